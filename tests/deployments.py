@@ -18,7 +18,7 @@ from project import REPOSITORY, make_project, with_passwords
 from mlops_provider import processes
 from mlops_provider.local.intervals import QUICK
 from mlops_provider.local.ports import free_port
-from mlops_provider.local.stack import Stack
+from mlops_provider.local.stack import MIGRATED, Stack
 
 FAB = os.environ.get("FAB_VENV")
 """A virtual environment like Airflow's, with the FAB provider: of `make chaos`."""
@@ -125,7 +125,8 @@ def new_airflow(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Ite
         if fab:
             make_fab_users(stack, {user: (password, role_of[user]) for user, password in passwords.items()})
         else:
-            shutil.copy(migrated, stack.root / "airflow")
+            for file in (migrated, migrated.parent.parent / MIGRATED):
+                shutil.copy(file, stack.root / "airflow")
         made.append(airflow := LiveAirflow(stack, login, prefix))
         airflow.start()
         return airflow

@@ -66,17 +66,20 @@ class LoginsError(RuntimeError):
     """The users cannot be made."""
 
 
-def make_logins(tracking_uri: str, admin: Login, logins: Mapping[str, Login]) -> Iterator[str]:
+def make_logins(
+    tracking_uri: str, admin: Login, logins: Mapping[str, Login], *, trust_env: bool = True
+) -> Iterator[str]:
     """
     Make the workspaces and users that are missing, set passwords that differ, and give each user the rights of its
     purpose, in its workspace alone.
 
     :param admin: of MLflow
     :param logins: by what they are for, see :data:`RIGHTS`
+    :param trust_env: by a proxy, where the environment names one
     :return: what was done, in sentences; nothing where all is as it should be
     :raises LoginsError: where MLflow cannot be reached, has no login, or does not know that administrator
     """
-    with httpx.Client(base_url=tracking_uri, auth=admin.auth, timeout=60) as client:
+    with httpx.Client(base_url=tracking_uri, auth=admin.auth, timeout=60, trust_env=trust_env) as client:
         server = _Server(client)
         for purpose, login in logins.items():
             if login.workspace is not None:

@@ -12,7 +12,7 @@ from mlops.contract.refs import ModelVersionRef, ReportRef
 from mlops.contract.rest import FINISHED, cancelled_by
 from mlops_provider.exceptions import StepLostError
 from mlops_provider.links import report_url
-from mlops_provider.local.client import AirflowClient
+from mlops_provider.local.client import FOLDS, AirflowClient
 from mlops_provider.local.stack import StackError
 from mlops_provider.operator_keys import EVALUATES, FAILURE_KEY, NEWS, NEWS_KEY, PROMOTES
 from mlops_provider.progress import how_far
@@ -131,7 +131,7 @@ class _Run:
         if failure is not None:
             return failure["message"], failure["details"].get("report")
         events = (str(entry.get("event", "")) for entry in self._log(task))
-        lines = [event for event in events if event.strip() and not event.startswith("::")]
+        lines = [event for event in events if event.strip() and not event.startswith(FOLDS)]
         return "\n".join(lines[-_MOST_LINES:]) or "its log is empty", None
 
     def _verdict(self) -> Iterator[str]:

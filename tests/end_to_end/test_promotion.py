@@ -15,6 +15,7 @@ import pytest
 from browser import keep, page_at
 from live_airflow import LiveAirflow
 from locked_bucket import make_locked_bucket
+from playwright.sync_api import Route
 from project import REPOSITORY
 from releases import RUN_SECONDS, answer, form, history, mlops, register, release, wait_for
 from served_metrics import Served
@@ -219,6 +220,8 @@ def _roll_back_on_page(airflow: LiveAirflow, user: str, why: str) -> tuple[str, 
     by = AirflowClient(airflow.stack.airflow_url, (user, f"the-password-of-{user}"))
     with page_at(airflow, "/dags/events/plugin/mlops-model", by=by) as page:
         page.on("request", lambda request: keys.append(request.headers.get("idempotency-key", "")))
+        page.route(re.compile(r"/versions\?limit=\d+$"), _with_newer_versions)
+        page.reload()
         page.get_by_role("button", name="Roll back").click()
         page.get_by_label(re.compile("^Why version . is taken back")).fill(why)
         page.get_by_role("button", name="Roll back").click()
@@ -227,6 +230,13 @@ def _roll_back_on_page(airflow: LiveAirflow, user: str, why: str) -> tuple[str, 
         assert not refused.count(), refused.all_inner_texts()
         keep(page, "rollback_1400_light")
         return str(done.get_attribute("href")), next(filter(None, keys))
+
+
+def _with_newer_versions(route: Route) -> None:
+    """As after thirty nights whose versions were rejected: the page of the newest ones has no champion."""
+    newest = route.fetch().json()["versions"][0]
+    newer = [newest | {"version": str(number), "stage": "archived"} for number in range(130, 100, -1)]
+    route.fulfill(json={"versions": newer, "next": "101"})
 
 
 def test_a_canary_that_fails_is_taken_back_and_one_that_does_well_is_promoted(

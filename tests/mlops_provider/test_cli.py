@@ -9,13 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from mlops.signing.keys import make_key
 from mlops_provider.cli import main
 from mlops_provider.local.ports import free_port
-from mlops_provider.local.stack import Stack
+from mlops_provider.local.stack import MIGRATED, Stack, StackError, stack_settings
 
 CHECKOUT = Path(__file__).parents[2]
 PIPELINE = CHECKOUT / "dags/flight_ranking.pipeline.yaml"
@@ -126,6 +127,66 @@ def test_commands_speak_to_the_airflow_that_was_started_last(
     assert f"--key={stack.root}/keys/release.pem" in arguments
     _, environment = handed_over("models", "list", "--home", str(home), AIRFLOW__MLOPS__TRACKING_URI="http://mlflow")
     assert environment["MLFLOW_TRACKING_URI"] == "http://mlflow"
+
+
+MAKES = """#!/bin/sh
+echo "$*" >> "$(dirname "$0")/called"
+touch "$AIRFLOW_HOME/airflow.db"
+exit ${FAILS:-0}
+"""
+
+
+def test_a_database_is_made_until_it_is_whole(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken: after a first `make up` that was interrupted, or a newer Airflow, each later one fails for a table."""
+    stack = Stack(home=home, root=home / ".local")
+    for folder in (home / ".venv/airflow/bin", stack.root / "airflow", stack.root / "logs"):
+        folder.mkdir(parents=True)
+    python, called = home / ".venv/airflow/bin/python", home / ".venv/airflow/bin/called"
+    python.write_text(MAKES)
+    python.chmod(0o755)
+    monkeypatch.setenv("FAILS", "1")
+    with pytest.raises(StackError, match="airflow db migrate failed"):
+        list(stack._migrate())
+    monkeypatch.delenv("FAILS")
+    for _ in range(2):
+        list(stack._migrate())
+    assert called.read_text() == "-P -m airflow db migrate\n" * 2
+    (stack.root / MIGRATED).write_text("3.0.0")
+    list(stack._migrate())
+    assert len(called.read_text().splitlines()) == 3
+
+
+def test_a_shell_has_the_variables_of_the_stack(home: Path) -> None:
+    """Broken: `source .local/environment` would run what is in a value, or change it."""
+    value = 'it\'s "$HOME" `false` \\n\nsecond line'
+    stack = Stack(home=home, root=home / ".local", settings={"AIRFLOW__MLOPS__SAID": value})
+    next(iter(stack.start()))  # it says first what it is about to start
+    shell = [". .local/environment", 'printf %s "$AIRFLOW__MLOPS__SAID"']
+    said = subprocess.run(["sh", "-c", "; ".join(shell)], cwd=home, check=True, capture_output=True, text=True)
+    assert said.stdout == value
+    assert stack_settings(stack.root)["AIRFLOW__MLOPS__SAID"] == value
+
+
+def test_a_variable_that_is_no_anchor_is_told_as_one(
+    handed_over: HandedOver, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: one variable that somebody has edited ends `mlops audit verify` for all models and teams."""
+    good = {"number": 3, "sha256": "ab" * 32}
+    values = {
+        "mlops_audit.good": json.dumps(good), "mlops_audit.text": "x", "mlops_audit.list": "[]",
+        "mlops_audit.empty": "{}", "mlops_audit.far": json.dumps({**good, "number": 10**12}),
+        "mlops_audit.masked": None, "mlops-audit.other": "not ours",
+    }  # fmt: skip
+    variables = [{"key": key, "value": value} for key, value in values.items()]
+    airflow = SimpleNamespace(every=lambda *_, **__: variables)
+    monkeypatch.setattr("mlops_provider.handed_over.airflow_of", lambda _: airflow)
+    argv, _ = handed_over("audit", "verify", "--home", str(home))
+    (given,) = [argument.removeprefix("--anchors=") for argument in argv if argument.startswith("--anchors=")]
+    anchors = json.loads(given)
+    assert anchors.pop("good") == good
+    assert set(anchors) == {"text", "list", "empty", "far", "masked"}
+    assert all(list(anchor) == ["flaw"] for anchor in anchors.values())
+    assert anchors["text"]["flaw"].startswith("Airflow's variable 'mlops_audit.text' is 'x', not the number and")
 
 
 SIGNS = """#!/bin/sh

@@ -17,7 +17,7 @@ from odd_values import with_odd_values
 from sqlalchemy.orm import Session
 
 from mlops.contract.refs import DatasetRef, FeaturesRef, ModelVersionRef, ValidationRef
-from mlops.contract.rest import Verdict
+from mlops.contract.rest import MOST_NOTE_CHARACTERS, Verdict
 from mlops.contract.step import Failure
 from mlops_provider import operator_keys
 from mlops_provider.experiments.operator import ExperimentOperator
@@ -31,7 +31,7 @@ from mlops_provider.operators.tune import TrialOperator, TuneOperator
 from mlops_provider.operators.validate import ValidateOperator
 from mlops_provider.verdicts.actions import action, production
 from mlops_provider.verdicts.changes import Facts, changes
-from mlops_provider.verdicts.document import MOST_CHARACTERS, note_of, verdict_of
+from mlops_provider.verdicts.document import note_of, verdict_of
 from mlops_provider.verdicts.happened import Ended, happened, is_of_tasks
 from mlops_provider.verdicts.reading import night_of
 
@@ -307,11 +307,11 @@ NAN = {"type": "NonFiniteLossError", "message": "the loss is not finite", "retry
 
 
 def _verdict(
-    session: Session, day: int, state: str = "failed", cause: str = "task_failure", noted: str = ""
+    session: Session, day: int, state: str = "failed", cause: str = "task_failure", noted: str = "", cancelled: str = ""
 ) -> Verdict:
     night = night_of(session, "flights", f"night_{day}")
     assert night is not None
-    return verdict_of(session, night, state, cause, noted)
+    return verdict_of(session, night, state, cause, noted, cancelled)
 
 
 def test_a_night_that_failed_is_held_against_the_last_good_one(session: Session, version_ref: ModelVersionRef) -> None:
@@ -406,7 +406,7 @@ def test_why_a_run_ended_is_kept_in_its_note(session: Session) -> None:
     _night(session, 1, "failed", NAN | {"message": long})
     found = _verdict(session, 1)
     note = note_of(found)
-    assert len(note) <= MOST_CHARACTERS
+    assert len(note) <= MOST_NOTE_CHARACTERS
     assert found.action in note, "however much there is to say of what happened"
     assert _verdict(session, 1, cause="", noted=note) == found
     assert found.happened.count("a column is wrong") == 200
@@ -424,7 +424,7 @@ def test_a_long_note_fits_into_the_database() -> None:
             changes=said,
         )
     )
-    assert len(note) == MOST_CHARACTERS
+    assert len(note) == MOST_NOTE_CHARACTERS
     assert note.endswith(" ...")
 
 
@@ -456,10 +456,23 @@ def test_what_was_asked_for_by_hand_is_no_night_after_others(session: Session, k
     assert ("see what is in production" in note_of(found)) == (kind == "RollbackOperator")
 
 
+BY_ANA = "It was cancelled by ana."
+
+
 def test_a_run_that_was_cancelled_asks_for_nothing(session: Session) -> None:
+    _night(session, 0, "failed", NAN | {"type": "StepLostError"})
+    found = _verdict(session, 0, cause="", cancelled=BY_ANA)
+    assert (found.happened, found.action) == (BY_ANA, "")
+
+
+def test_a_run_that_failed_after_it_was_cleared_says_why(session: Session) -> None:
+    """Broken: who has cancelled it before would hide why it failed since, and what to do about it."""
     _night(session, 0, "failed", NAN)
-    found = _verdict(session, 0, noted="It was cancelled by ana.")
-    assert (found.happened, found.action) == ("It was cancelled by ana.", "")
+    assert _verdict(session, 0, cause="", cancelled=BY_ANA) == _verdict(session, 0, cause="")
+    # Of a search that is cancelled a trial may have failed before.
+    late = {"start_date": MIDNIGHT + NIGHT, "end_date": MIDNIGHT + NIGHT}
+    add_task(session, "flights", "night_0", "tune", "failed", operator="TuneOperator", **late)
+    assert _verdict(session, 0, cause="", cancelled=BY_ANA).happened == BY_ANA
 
 
 def test_what_skipped_itself_without_a_word_is_said(session: Session) -> None:

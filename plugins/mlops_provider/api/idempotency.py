@@ -12,9 +12,11 @@ from typing import Annotated, Any, Self
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import Header, Response
+from starlette.concurrency import run_in_threadpool
 
 from mlops_provider.api.airflow import Airflow, AirflowDep
 from mlops_provider.api.problems import Problem
+from mlops_provider.api.rights import rights
 from mlops_provider.experiments.names import NOTED, REQUEST
 from mlops_provider.local.client import run_place
 
@@ -121,3 +123,13 @@ class Asking:
     def once(self, dag_id: str, prefix: str, conf: Mapping[str, Any]) -> RunOnce:
         """For the parameters see :meth:`RunOnce.of_key`."""
         return RunOnce.of_key(dag_id, prefix, conf, self._user, self._key)
+
+    async def check_may_trigger(self, dag_id: str) -> None:
+        """
+        Check it before something is kept for a run: Airflow itself says so only when it is triggered.
+
+        :raises Problem: where the asker may not trigger a run of that DAG
+        """
+        may = await run_in_threadpool(rights, [dag_id], self._asker, "POST")
+        if not may(dag_id, "RUN"):
+            raise Problem(403, f"you may not trigger {dag_id}: whoever looks after Airflow's rights can let you")

@@ -16,13 +16,12 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from mlops.contract.rest import FINISHED, MOST_POINTS, Curves, Value
-from mlops_provider.api.airflow import Airflow, AirflowDep, as_asker, xcom
+from mlops_provider.api.airflow import Airflow, AirflowDep, as_asker
 from mlops_provider.api.deployments import Mlflow, of_name
 from mlops_provider.api.problems import DOCUMENTED, Problem
-from mlops_provider.api.runs import find_run
-from mlops_provider.api.shared import RETRY_MILLISECONDS, STREAM_SECONDS, SharedByName
+from mlops_provider.api.runs import find_run, result_of
+from mlops_provider.api.shared import RETRY_MILLISECONDS, STREAM_SECONDS, SharedByName, event_of
 from mlops_provider.curves import CurveName, Point, Tracked, Tracking
-from mlops_provider.experiments.dags import TASK
 from mlops_provider.experiments.names import place_of, tried_out
 from mlops_provider.mlflow_rest import MlflowError, RefusedError
 
@@ -100,10 +99,11 @@ async def stream(
                     yield event
                 yield ServerSentEvent(event="end", data={"state": run["state"]})
                 return
-            found = await shared.look()
-            for event in _events(found[seen:], told):
+            # The list grows while this one waits to tell: others watch the same.
+            new = (await shared.look())[seen:]
+            seen += len(new)
+            for event in _events(new, told):
                 yield event
-            seen = len(found)
             await asyncio.sleep(_LOOK_SECONDS)
     except (Problem, MlflowError) as error:
         may_pass = error.status >= 500 if isinstance(error, Problem) else not isinstance(error, RefusedError)
@@ -122,7 +122,7 @@ def _events(points: Sequence[Point], told: Told) -> Iterator[ServerSentEvent]:
         told[curve] = max(point.step, told.get(curve, -1))
         # Who is cut off between two ids gets some again.
         has_id = number == len(new) or not number % _MOST_BETWEEN_IDS
-        yield ServerSentEvent(event="value", data=_value(point), id=_event_id(told) if has_id else None)
+        yield event_of("value", _value(point), _event_id(told) if has_id else None)
 
 
 def _reader(run: Mapping[str, Any], mlflow: Mlflow) -> Callable[[], Awaitable[list[Point]]]:
@@ -163,10 +163,10 @@ async def trainings_of(run: Mapping[str, Any], tracking: Tracking, airflow: Airf
     """Find what MLflow has of a run of Airflow, trainings included that an experiment has found done."""
     found = await own_trainings(run, tracking)
     if tried_out(run["dag_id"]) and run["state"] == "success":
-        result = await xcom(run, TASK, "return_value", airflow) or {}
+        result = await result_of(run, airflow)
         there = {each.run_id for each in found}
-        for training in result.get("trainings", []):
-            of_training = training["tracking_run"]
+        for training in [] if result is None else result.trainings:
+            of_training = training.tracking_run
             if of_training not in there and (earlier := await tracking.run(of_training)) is not None:
                 found.append(earlier)
     return found

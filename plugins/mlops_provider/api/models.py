@@ -115,12 +115,13 @@ async def find_version(name: str, version: str, registry: Registry) -> Mapping[s
     :param version: its number or an alias
     :raises Problem: where there is none that a pipeline has registered
     """
-    number = version if version.isascii() and version.isdecimal() else None
+    number = version.lstrip("0") if version.isascii() and version.isdecimal() else None
     if number is None:
         number = aliases_of(await registry.model(name)).get(version)
-    page = [] if number is None else await registry.versions(name, 1, below=int(number[:18]) + 1)
-    if not page or str(page[0]["version"]) != str(int(number or "")):
-        raise Problem(404, f"there is no version {version!r} of {name!r}: see GET /models/{name}/versions")
+    # Compared as text: Python makes no number of thousands of digits.
+    page = await registry.versions(name, 1, below=int(number[:18]) + 1) if number else []
+    if not page or str(page[0]["version"]) != number:
+        raise Problem(404, f"there is no version {version!r:.100} of {name!r}: see GET /models/{name}/versions")
     return page[0]
 
 

@@ -109,8 +109,8 @@ def answer_problems(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, error: HTTPException) -> JSONResponse:
-        if error.status_code == HTTPStatus.BAD_REQUEST:  # bytes that are no text
-            return _details(422, "body: it is no JSON in UTF-8")
+        if error.status_code == HTTPStatus.BAD_REQUEST:  # bytes that are no text, or too deep
+            return _details(422, "body: it is no JSON in UTF-8, or has a thousand levels within levels")
         said = Problem.of_airflow(error.status_code, str(error.detail))
         return _details(said.status, str(said), error.headers)
 

@@ -71,6 +71,7 @@ async def register(name: Name, asked: NewVersion, asking: ReleaseDep) -> Started
     once = RunOnce(dag_id=pipeline, run_id=adoption.run_id, conf=adoption.conf)
     if (before := await once.before(airflow)) is not None:
         return asking.started(before, False, dag)
+    await asking.check_may_trigger(pipeline)
     # Until it is judged, `mlops runs expire` leaves it.
     await obstore.put_async(store, used_key(place), b"")
     return asking.started(*await once.trigger(airflow), dag)

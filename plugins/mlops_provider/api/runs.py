@@ -38,7 +38,7 @@ from mlops_provider.experiments.dags import TASK
 from mlops_provider.experiments.names import STEPS, dag_id_of
 from mlops_provider.experiments.operator import STEPS_KEY
 from mlops_provider.experiments.specs import spec_settings, steps_digest
-from mlops_provider.local.client import run_place
+from mlops_provider.local.client import FOLDS, run_place
 from mlops_provider.operator_keys import FAILURE_KEY, ROLLBACK
 from mlops_provider.why import is_lost
 
@@ -48,6 +48,8 @@ _RUN: Final = re.compile(r"[\w.-]+@[\w.~:+-]+")
 _TASK_PATTERN: Final = r"^[\w-][\w.-]*$"
 _ONLY_TASK: Final[Mapping[str, str]] = {"experiment": TASK, "rollback": ROLLBACK}
 """By kind."""
+_MOST_INDEX: Final = (1 << 31) - 1
+"""Of Airflow's database."""
 _STEPS: Final = TypeAdapter(list[EndedStep])
 _RESULT: Final[TypeAdapter[ExperimentResult]] = TypeAdapter(ExperimentResult)
 T = TypeVar("T")
@@ -139,7 +141,7 @@ async def logs(
     airflow: AirflowDep,
     task: Annotated[str | None, Query(pattern=_TASK_PATTERN, description="Of a night")] = None,
     try_number: Annotated[int | None, Query(ge=1, description="The newest one if not given")] = None,
-    map_index: int = -1,
+    map_index: Annotated[int, Query(ge=-1, le=_MOST_INDEX, description="Of a task that is there several times")] = -1,
 ) -> str:
     """What a task has written so far."""
     found = await find_run(run, airflow)
@@ -161,7 +163,7 @@ async def logs(
     )
     lines = [line for entry in page["content"] for line in _lines(entry)]
     # Less the marks by which Airflow's pages fold lines.
-    return "".join(f"{line}\n" for line in lines if not line.startswith("::"))
+    return "".join(f"{line}\n" for line in lines if not line.startswith(FOLDS))
 
 
 async def _other_tasks(run: Mapping[str, Any], task: str, map_index: int, airflow: Airflow) -> str:

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 from fastapi import Depends
 from pydantic import BaseModel, ValidationError
-from starlette.concurrency import run_in_threadpool
 
 from mlops.contract.refs import digest_of
 from mlops.contract.rest import NewRun, RunSummary
@@ -22,7 +21,6 @@ from mlops_provider.api.deployments import of_name
 from mlops_provider.api.fair_order import Waiting, run_after
 from mlops_provider.api.idempotency import Asking
 from mlops_provider.api.problems import Problem, sentence
-from mlops_provider.api.rights import rights
 from mlops_provider.api.summaries import summary_of
 from mlops_provider.connections import store_of
 from mlops_provider.experiments.dags import TASK, text_of
@@ -130,10 +128,8 @@ class Submission(Asking):
         return await self.start(run.asked, place, text, run.fields, request=request, noted=run.noted, code=code)
 
     async def _keep(self, code: Mapping[str, bytes], asked: NewRun, dag_id: str) -> None:
-        # Before the run that looks for it; Airflow says whether there may be one only then.
-        may = await run_in_threadpool(rights, [dag_id], self._asker, "POST")
-        if not may(dag_id, "RUN"):
-            raise Problem(403, f"you may not trigger {dag_id}: whoever looks after Airflow's rights can let you")
+        # Before the run that looks for it.
+        await self.check_may_trigger(dag_id)
         store = await of_name(asked.pipeline, store_of)
         await keep(store, place_of(self._user, asked.pipeline, {"name": asked.name}), code)
 

@@ -18,7 +18,7 @@ from mlops_provider.api import tables
 from mlops_provider.api.problems import DOCUMENTED, Problem
 from mlops_provider.api.progress import trainings_under_way
 from mlops_provider.api.rights import READ, rights
-from mlops_provider.api.shared import RETRY_MILLISECONDS, STREAM_SECONDS, Shared
+from mlops_provider.api.shared import RETRY_MILLISECONDS, STREAM_SECONDS, Shared, event_of
 from mlops_provider.api.standings import CANNOT_READ, Shown, night_of, standing_of, trains, urgency, without_questions
 
 router = APIRouter(tags=["tonight"], responses=DOCUMENTED)
@@ -69,10 +69,10 @@ async def stream(user: GetUserDep, found: Annotated[Looked, Depends(_look_first)
             before, permitted = found.pipelines, await run_in_threadpool(_tonight, found.pipelines, user)
         now = _with_trainings(permitted, found)
         if is_first or permitted != stood:
-            yield ServerSentEvent(event="tonight", data=now)
+            yield event_of("tonight", now)
         elif now != told:
             trainings = {each.name: each.trainings for each in now.pipelines if each.trainings}
-            yield ServerSentEvent(event="trainings", data=Trainings(trainings=trainings, problem=now.problem))
+            yield event_of("trainings", Trainings(trainings=trainings, problem=now.problem))
         told = now
         await asyncio.sleep(_LOOK_SECONDS)
         found = await _shared.look()

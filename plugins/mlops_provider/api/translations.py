@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from mlops.contract.refs import VERSION_PATTERN
 from mlops.contract.rest import (
+    FITTING,
     Asked,
     ClaimedMetrics,
     GivenArtifact,
@@ -23,6 +24,7 @@ from mlops.contract.rest import (
     Restored,
     Run,
     RunSummary,
+    Settings,
     StartedRun,
 )
 from mlops.contract.section import DIGEST_PATTERN, LABEL_PATTERN, NAME_PATTERN, SpecError
@@ -79,7 +81,7 @@ class PipelineConfig(Asked):
         "those of the pipeline. It must lie below one of the deployment's `experiment_sources`",
     )
     model_type: Learner | None = None
-    hyperparams: dict[str, Any] = Field(default={}, description="By the learner's names, or `lr`, `depth` and the like")
+    hyperparams: Settings = Field(default={}, description="By the learner's names, or `lr`, `depth` and the like")
     resources: Resources = Resources()
 
 
@@ -131,14 +133,14 @@ class ModelConfig(Asked):
 
     pipeline: PipelineName | None = Field(default=None, description="The dataset's, if not given")
     type: Learner | None = None
-    args: dict[str, Any] = Field(default={}, description="Of `build_model`, where torch trains")
+    args: Settings = Field(default={}, description="Of `build_model`, where torch trains")
 
 
 class TrainingRun(OfData):
     """A training."""
 
     model: ModelConfig = ModelConfig()
-    hyperparameters: dict[str, Any] = Field(default={})
+    hyperparameters: Settings = Field(default={})
     resources: Resources = Resources()
 
 
@@ -160,7 +162,7 @@ class Search(OfData):
     """A search for hyperparameters."""
 
     pipeline: PipelineName
-    search_space: dict[str, dict[str, Any] | list[Any]] = Field(
+    search_space: Annotated[dict[str, dict[str, Any] | list[Any]], FITTING] = Field(
         min_length=1,
         description="By hyperparameter: a range, by `low` and `high` or `min` and `max`; or choices, also as a list",
         examples=[{"lr": {"type": "loguniform", "min": 0.0001, "max": 0.01}, "hidden": [32, 64]}],

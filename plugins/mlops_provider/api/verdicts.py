@@ -46,8 +46,9 @@ def _verdict(user: Any, dag_id: str, run_id: str) -> Verdict:
         if (night := night_of(session, dag_id, run_id)) is None:  # deleted this moment
             raise missing
         cancelled = cancelled_by(shown.note) if shown.state == "failed" else None
-        ours = "" if shown.is_noted else shown.note
-        found = verdict_of(session, night, shown.state, noted=f"It was {cancelled}." if cancelled else ours)
+        ours = "" if shown.is_noted or cancelled else shown.note
+        said = f"It was {cancelled}." if cancelled else ""
+        found = verdict_of(session, night, shown.state, noted=ours, cancelled=said)
         return found.model_copy(update={"is_noted": shown.is_noted})
 
 

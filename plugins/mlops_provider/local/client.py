@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 import httpx
@@ -13,6 +13,10 @@ import httpx
 from mlops.client.calls import REQUEST_SECONDS
 from mlops.contract.rest import FINISHED, RunProgress, TrainingProgress, Verdict
 
+FOLDS: Final = ("::group::", "::endgroup::")
+"""Begin lines of a log by which Airflow's pages fold the others."""
+HERE: Final = ("127.0.0.1", "localhost")
+"""This machine, to which no proxy leads."""
 PAGE = 100
 """Airflow gives no more at once."""
 _PROGRESS_SECONDS = 5.0
@@ -27,7 +31,9 @@ class AirflowClient:
 
     def __init__(self, url: str, login: tuple[str, str] | None = None) -> None:
         self.url = url
-        self._http = httpx.Client(base_url=url, timeout=REQUEST_SECONDS)
+        # httpx would take a proxy that the environment names for this machine, too.
+        is_here = httpx.URL(url).host in HERE
+        self._http = httpx.Client(base_url=url, timeout=REQUEST_SECONDS, trust_env=not is_here)
         if login is None:
             response = self._http.get("/auth/token")
         else:
@@ -214,6 +220,17 @@ class AirflowClient:
             time.sleep(0.3)
         states = {name: task["state"] for name, task in self.tasks(dag_id, run_id).items()}
         raise TimeoutError(f"{dag_id} {run_id} is not finished after {timeout_seconds:.0f} s: {states}")
+
+
+def without_proxy(environment: Mapping[str, str], *hosts: str) -> dict[str, str]:
+    """
+    Return the variables that keep a proxy of an environment away from this machine.
+
+    :param hosts: more names that it has
+    """
+    known = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    named = known if known == "*" else ",".join(dict.fromkeys([*filter(None, [known]), *HERE, *hosts]))
+    return {"NO_PROXY": named, "no_proxy": named}
 
 
 def run_place(dag_id: str, run_id: str) -> str:

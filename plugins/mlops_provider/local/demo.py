@@ -273,7 +273,8 @@ def _verdict(night: Night) -> str:
 
 def _versions(stack: Stack) -> list[str]:
     api = f"{stack.mlflow_url}/api/2.0/mlflow"
-    with httpx.Client(auth=stack.mlflow_admin and stack.mlflow_admin.auth, timeout=REQUEST_SECONDS) as client:
+    auth = stack.mlflow_admin and stack.mlflow_admin.auth
+    with httpx.Client(auth=auth, timeout=REQUEST_SECONDS, trust_env=False) as client:
         response = client.get(f"{api}/model-versions/search", params={"filter": f"name='{DAG_ID}'"})
         found = response.raise_for_status().json().get("model_versions", [])
         model = client.get(f"{api}/registered-models/get", params={"name": DAG_ID}).json()

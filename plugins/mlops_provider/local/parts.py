@@ -15,6 +15,24 @@ import psutil
 from mlops_provider import processes
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that its owner alone can read; where a full disk or a kill prevents it, the one before stays."""
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    new.replace(path)
+
+
+def read_whole(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object; None where there is none, or what is there is empty or cut short."""
+    try:
+        found = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 @dataclass(frozen=True)
 class Parts:
     """
@@ -33,7 +51,7 @@ class Parts:
         """
         started = psutil.Process(pid).create_time()
         document = {"pid": pid, "started": started, "former": former}
-        (self.root / f"run/{name}.json").write_text(json.dumps(document))
+        write_whole(self.root / f"run/{name}.json", json.dumps(document))
 
     def living_sessions(self, name: str) -> dict[int, float]:
         """
@@ -55,11 +73,7 @@ class Parts:
         return process if abs(started - note["started"]) <= 1 and processes.alive(process) else None
 
     def _read(self, name: str) -> dict[str, Any] | None:
-        try:
-            note: dict[str, Any] = json.loads((self.root / f"run/{name}.json").read_text())
-        except FileNotFoundError:
-            return None
-        return note
+        return read_whole(self.root / f"run/{name}.json")
 
     def members(self, name: str) -> list[psutil.Process]:
         """A part and all that it started, but for the steps; also of those before it that were killed."""

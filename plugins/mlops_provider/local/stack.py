@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
 import httpx
@@ -20,8 +21,9 @@ from mlops.contract.step import python_path
 from mlops.contract.warm import NotWarmError, end_all
 from mlops.signing.keys import make_key
 from mlops_provider import processes
+from mlops_provider.local.client import without_proxy
 from mlops_provider.local.intervals import CALM
-from mlops_provider.local.parts import Parts
+from mlops_provider.local.parts import Parts, read_whole, write_whole
 from mlops_provider.local.ports import becomes_free
 from mlops_provider.logins import RIGHTS, Login, LoginsError, make_logins
 
@@ -30,8 +32,8 @@ LINGER_SECONDS = 2.0
 """Seconds that a port may be held by the threads of a process which counts as ended."""
 START_SECONDS = 600.0
 """On a machine where others leave a tenth of a core; an idle one needs ten."""
-ENVIRONMENT = "environment"
-"""File in the stack's folder."""
+ENVIRONMENT, MIGRATED = "environment", "airflow/migrated"
+"""Files in the stack's folder: exports for a shell; the version of Airflow that has made the whole database."""
 ADMIN = "admin"
 LOGIN_VARIABLE = "AIRFLOW_CONN_MLFLOW_"
 TEAMS_VARIABLE = "AIRFLOW__MLOPS__TEAMS_FILE"
@@ -153,8 +155,8 @@ class Stack:
         """
         for folder in ("logs", "run", "airflow", "mlflow"):
             (self.root / folder).mkdir(parents=True, exist_ok=True)
-        exports = (f"export {name}={value!r}\n" for name, value in sorted(self.environment().items()))
-        _write_private(self.root / ENVIRONMENT, "".join(exports))
+        exports = (f"export {name}={shlex.quote(value)}\n" for name, value in sorted(self.environment().items()))
+        write_whole(self.root / ENVIRONMENT, "".join(exports))
         commands = self._commands()
         missing = [name for name in commands if self.parts.process(name) is None]
         if missing:
@@ -230,14 +232,17 @@ class Stack:
         return [str(self.home / f".venv/{runtime}/bin/python"), "-P", "-m", module]
 
     def _migrate(self) -> Iterator[str]:
-        if (self.root / "airflow/airflow.db").exists():
+        # A migration that was interrupted has left a database, too; and Airflow may be another one since.
+        marker, airflow = self.root / MIGRATED, version("apache-airflow-core")
+        if (self.root / "airflow/airflow.db").exists() and marker.exists() and marker.read_text() == airflow:
             return
-        yield "making Airflow's database"
+        yield "making Airflow's database, or bringing it up to date"
         command = [*self._program("airflow", "airflow"), "db", "migrate"]
         with (self.root / "logs/migrate.log").open("wb") as log:
             done = subprocess.run(command, env=self._process_environment(), stdout=log, stderr=log, check=False)
         if done.returncode:
             raise StackError(f"airflow db migrate failed: {_tail(self.root / 'logs/migrate.log')}")
+        marker.write_text(airflow)
 
     def _spawn(self, name: str, command: list[str]) -> None:
         # Of a killed scheduler tasks go on, which are to be found again.
@@ -280,7 +285,7 @@ class Stack:
 
     def _airflow_healthy(self) -> bool:
         try:
-            health = httpx.get(f"{self.airflow_url}/api/v2/monitor/health", timeout=60).json()
+            health = httpx.get(f"{self.airflow_url}/api/v2/monitor/health", timeout=60, trust_env=False).json()
         except (httpx.HTTPError, ValueError):
             return False
         parts = ("metadatabase", "scheduler", "dag_processor", "triggerer")
@@ -304,7 +309,7 @@ class Stack:
         }
         # Without byte code on disk each process would compile Airflow again.
         inherited.pop("PYTHONDONTWRITEBYTECODE", None)
-        return inherited | self.environment()
+        return inherited | without_proxy(inherited, self.mlflow_host) | self.environment()
 
     def _mlflow_environment(self) -> dict[str, str]:
         """Return the environment of the MLflow server, which needs no secret of Airflow's."""
@@ -338,7 +343,8 @@ class Stack:
         if (admin := self.mlflow_admin) is None:
             return
         try:
-            yield from make_logins(self.mlflow_url, admin, {name: Login(name, self._password(name)) for name in RIGHTS})
+            logins = {name: Login(name, self._password(name)) for name in RIGHTS}
+            yield from make_logins(self.mlflow_url, admin, logins, trust_env=False)
         except LoginsError as error:
             raise StackError(str(error)) from error
 
@@ -347,16 +353,16 @@ class Stack:
         path = self.root / f"keys/mlflow_{name}"
         if not path.exists():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write_private(path, secrets.token_hex(24))
+            write_whole(path, secrets.token_hex(24))
         return path.read_text()
 
     def _secrets(self) -> dict[str, str]:
         path = self.root / "secrets.json"
-        if not path.exists():
+        if (keys := read_whole(path)) is None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _write_private(path, json.dumps({name: secrets.token_hex(32) for name in ("api", "jwt")}))
+            keys = {name: secrets.token_hex(32) for name in ("api", "jwt")}
+            write_whole(path, json.dumps(keys))
         make_key(self.root / "keys/release.pem")
-        keys: dict[str, str] = json.loads(path.read_text())
         return keys
 
 
@@ -368,8 +374,8 @@ def stack_settings(root: Path) -> dict[str, str]:
     :return: by their environment variables; none where there was no stack
     """
     path = root / ENVIRONMENT
-    lines = path.read_text().splitlines() if path.is_file() else []
-    settings = (shlex.split(line)[1].partition("=") for line in lines)
+    words = shlex.split(path.read_text()) if path.is_file() else []
+    settings = (word.partition("=") for word in words if word != "export")
     return {
         name: value
         for name, _, value in settings
@@ -377,15 +383,9 @@ def stack_settings(root: Path) -> dict[str, str]:
     }
 
 
-def _write_private(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-
-
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(url, timeout=60).is_success
+        return httpx.get(url, timeout=60, trust_env=False).is_success
     except httpx.HTTPError:
         return False
 

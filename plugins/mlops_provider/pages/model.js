@@ -20,8 +20,11 @@ const nightsOf = (pipeline, signal) =>
 async function versionsOf(pipeline, signal) {
   const { models, unreachable } = await ask("models", signal);
   const own = models.filter((model) => model.pipeline === pipeline);
-  const found = own.map(async ({ name }) => {
-    const { versions } = await ask(`models/${encodeURIComponent(name)}/versions?limit=${NIGHTS}`, signal);
+  const found = own.map(async ({ name, aliases }) => {
+    const page = (query) => ask(`models/${encodeURIComponent(name)}/versions?${query}`, signal);
+    const { versions } = await page(`limit=${NIGHTS}`);
+    const champion = Number(aliases.champion); // it may be older than all of these
+    if (versions.at(-1)?.version > champion) versions.push(...(await page(`limit=1&cursor=${champion + 1}`)).versions);
     return { name, versions };
   });
   return { models: await Promise.all(found), unreachable };
@@ -121,7 +124,7 @@ const Versions = ({ versions }) =>
       measured(each),
       h(Said, { fontSize: "sm" }, each.reason),
       // By keys of their own: a row may be another version's tomorrow, and what was asked of this one is not of that.
-      each.stage === "production" && versions.some(({ stage }) => stage === "archived") ? h(RollBack, { key: each.version, model: each.name, version: each.version })
+      each.stage === "production" && versions.length > 1 ? h(RollBack, { key: each.version, model: each.name, version: each.version })
       : each.stage === "staging" ? h(AskProduction, { key: each.version, model: each.name, version: each.version })
       : null,
     ]),

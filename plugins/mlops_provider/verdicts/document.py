@@ -5,35 +5,38 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from mlops.contract.rest import GoodNight, Verdict
+from mlops.contract.rest import MOST_NOTE_CHARACTERS, GoodNight, Verdict
 from mlops_provider.operator_keys import EXPERIMENTS, PROMOTES, ROLLS_BACK
 from mlops_provider.verdicts import reading
 from mlops_provider.verdicts.actions import action, is_half_moved, production
 from mlops_provider.verdicts.changes import changes
-from mlops_provider.verdicts.happened import CANCELLED, happened, is_of_tasks, standing
+from mlops_provider.verdicts.happened import CANCELLED, happened, is_of_tasks, may_be_cancelled, standing
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from mlops_provider.verdicts.reading import Night
 
-MOST_CHARACTERS: Final = 1000
-"""Of a note, as Airflow's database keeps them."""
 _FEWEST_CHARACTERS: Final = 300
 """Of what happened, in a note."""
 _CUT: Final = " ..."
 _BLANK_LINES: Final = re.compile(r"\n\s*\n")
 
 
-def verdict_of(session: Session, night: Night, state: str, cause: str = "", noted: str = "") -> Verdict:
+def verdict_of(
+    session: Session, night: Night, state: str, cause: str = "", noted: str = "", cancelled: str = ""
+) -> Verdict:
     """
     Read the verdict of a run that has ended.
 
     :param state: that it has ended in, ``success`` or ``failed``
     :param cause: Airflow's word for why, which it says at that moment only
     :param noted: our note of that moment
+    :param cancelled: who has cancelled it, in a sentence; it may have been cleared since
     """
     tasks = reading.tasks_of(session, night.dag_id, night.run_id)
+    if cancelled and may_be_cancelled(tasks):
+        noted = cancelled
     said = _longer(happened_in(noted), _BLANK_LINES.sub("\n", happened(state, tasks, cause)))
     promotions = [task.state for task in tasks if task.operator == PROMOTES]
     stands = standing(state, promotions)
@@ -60,8 +63,8 @@ def note_of(verdict: Verdict) -> str:
     rest = "\n".join(verdict.sentences)
     if not verdict.happened:
         return rest
-    room = max(MOST_CHARACTERS - len(rest) - 2, _FEWEST_CHARACTERS)
-    return _cut(f"{_cut(verdict.happened, room)}\n\n{rest}" if rest else verdict.happened, MOST_CHARACTERS)
+    room = max(MOST_NOTE_CHARACTERS - len(rest) - 2, _FEWEST_CHARACTERS)
+    return _cut(f"{_cut(verdict.happened, room)}\n\n{rest}" if rest else verdict.happened, MOST_NOTE_CHARACTERS)
 
 
 def happened_in(note: str) -> str:

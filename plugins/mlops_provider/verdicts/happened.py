@@ -8,6 +8,7 @@ from typing import Final
 
 from mlops.contract.rest import Standing
 from mlops.contract.step import Failure
+from mlops_provider.exceptions import StepLostError
 
 _CAUSES: Final[Mapping[str, str]] = {
     "timed_out": "It took longer than its DAG allows (dagrun_timeout).",
@@ -39,6 +40,11 @@ class Ended:
     def name(self) -> str:
         return self.task_id if self.map_index == -1 else f"{self.task_id}[{self.map_index}]"
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether its process has ended without a word of its own, as one does that somebody ends."""
+        return self.failure is None or self.failure.type == StepLostError.__name__
+
 
 def happened(state: str, tasks: Sequence[Ended], cause: str = "") -> str:
     """
@@ -63,6 +69,17 @@ def happened(state: str, tasks: Sequence[Ended], cause: str = "") -> str:
 def is_of_tasks(said: str) -> bool:
     """Return whether a run that failed did so by its tasks, by what :func:`happened` says of it."""
     return not said.startswith((*_CAUSES.values(), _FAILED, CANCELLED))
+
+
+def may_be_cancelled(tasks: Sequence[Ended]) -> bool:
+    """
+    Return whether it may be a cancellation that has ended a run: not where a task has failed for a reason of its own
+    since then, after the run was cleared.
+
+    :param tasks: in the order in which they ended
+    """
+    failed = [task for task in tasks if task.state == "failed"]
+    return not failed or failed[-1].is_lost
 
 
 def standing(state: str, promotions: Sequence[str]) -> Standing:

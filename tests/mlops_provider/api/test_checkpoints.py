@@ -22,6 +22,7 @@ from mlops.contract.sections.train import Train
 from mlops.contract.step import RunIdentity, StepInput
 from mlops.contract.training_events import TrainingEvent, events_of
 from mlops_provider.curves import Tracked, Tracking
+from mlops_provider.experiments.dags import TASK
 from mlops_provider.spec_file import load_pipeline
 
 PLACE = f"pipelines/{NAME}/train/20130209T050000Z-abc"
@@ -171,6 +172,19 @@ def test_a_run_tells_what_happened_in_order(world: World, tracked: list[str], sa
         ("started", "started!", PLACE, "n1"),
         ("task_ended", "train: success", None, None),
     ]
+
+
+@pytest.mark.parametrize("value", ["mine", [1], {"trainings": 7}, {"trainings": [{}]}], ids=str)
+def test_what_somebody_has_put_in_place_of_a_result_hides_nothing(
+    world: World, tracked: list[str], save: Any, value: Any
+) -> None:
+    """Broken: who edits an XCom could break the answers about a run for everybody."""
+    save(20)
+    run = f"{NAME}.experiments", "experiment__1"
+    world.runs[run], world.xcoms[TASK], world.tasks = {}, value, []
+    for path in ("checkpoints", "events"):
+        status, found = world.ask("GET", f"/runs/{'@'.join(run)}/{path}")
+        assert (status, len(found[path])) == (200, 1), found
 
 
 def test_a_run_that_has_saved_nothing_has_none(world: World, tracked: list[str]) -> None:

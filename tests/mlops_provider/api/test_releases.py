@@ -20,10 +20,11 @@ from signed_decisions import FOREIGN, KEY
 
 from mlops.contract.refs import CheckpointRef, ModelVersionRef
 from mlops.contract.stages import STAGE_TAG
+from mlops.contract.step import used_key
 from mlops.signing.keys import SigningKey
 from mlops.signing.packages import SIGNATURE_TAG, PackageSeal
 from mlops.signing.seals import entry_key
-from mlops_provider.api import models, registration, releases, translations
+from mlops_provider.api import idempotency, models, registration, releases, translations
 from mlops_provider.api.airflow import Airflow, _airflow
 from mlops_provider.api.problems import answer_problems
 from mlops_provider.experiments.dags import _shown
@@ -214,6 +215,7 @@ def world(tmp_path: Path, version_ref: ModelVersionRef, monkeypatch: pytest.Monk
         yield _Models(found)
 
     monkeypatch.setattr(Registry, "open", opened)
+    monkeypatch.setattr(idempotency, "rights", lambda *_: lambda *asked: found.may_trigger)
     return found
 
 
@@ -255,6 +257,14 @@ def test_where_airflow_lets_everybody_answer_the_pipeline_says_whose_answer_coun
     world.question(3, "night", assigned_users=[])
     _, said = world.ask("PUT", VERSION, {"stage": "production"})
     assert said["approvers"] == re.findall(r"approvers: \[(.*)\]", TEXT)[0].split(", ")
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "9" * 18, "0", "4"], ids=["long", "large", "zero", "unknown"])
+def test_a_number_that_is_no_version_is_told_so(world: World, number: str) -> None:
+    """Broken: the answer would be a defect of the server, 500."""
+    world.register(3, "staging")
+    status, said = world.ask("PUT", f"/models/{MODEL}/versions/{number}/stage", {"stage": "production"})
+    assert (status, said.startswith("there is no version '")) == (404, True), said
 
 
 def test_what_is_there_already_is_done(world: World) -> None:
@@ -430,6 +440,17 @@ def test_a_training_is_judged_once_by_the_pipeline_itself(world: World) -> None:
     status, said = world.ask("POST", VERSIONS, {"run": run, "training": TRAINING})
     assert (status, said["id"]) == (200, f"{MODEL}@{JUDGES}")
     assert said["waits_for"] == f"the DAG is unpaused: airflow dags unpause {MODEL}"
+
+
+def test_who_may_not_trigger_marks_no_training(world: World) -> None:
+    """Broken: who may only read could keep `mlops runs expire` from removing what nobody uses."""
+    world.train(TRAINING)
+    run, mark = world.tried(TRAINING), world.store / used_key(TRAINING)
+    world.may_trigger = False
+    status, said = world.ask("POST", VERSIONS, {"run": run})
+    assert (status, said.startswith(f"you may not trigger {MODEL}: "), mark.exists()) == (403, True, False)
+    world.may_trigger = True
+    assert (world.ask("POST", VERSIONS, {"run": run})[0], mark.exists()) == (202, True)
 
 
 def test_of_several_trainings_one_is_named(world: World) -> None:

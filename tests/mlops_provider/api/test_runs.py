@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 from dataclasses import replace
 from typing import Any
@@ -13,7 +15,9 @@ from pydantic import ValidationError
 from rest_world import NAME, NIGHT, World
 
 from mlops.contract.refs import Artifact, CheckpointRef, ModelVersionRef
-from mlops.contract.rest import NewRollback
+from mlops.contract.rest import MOST_NOTE_CHARACTERS, NewRollback, with_budget, with_cancellation
+from mlops_provider.api.airflow import Airflow
+from mlops_provider.api.runs import logs
 from mlops_provider.links import report_url
 from mlops_provider.operator_keys import FAILURE_KEY
 
@@ -246,3 +250,111 @@ def test_a_champion_may_be_a_number() -> None:
     assert NewRollback(why="late", champion=7).conf("m") == {"model": "m", "why": "late", "champion": "7"}
     with pytest.raises(ValidationError):
         NewRollback(why="late", champion=True)
+
+
+@pytest.mark.parametrize(
+    ("note", "line"),
+    [
+        (with_cancellation("x" * MOST_NOTE_CHARACTERS, "ana"), "\ncancelled by ana"),
+        (with_budget("x" * MOST_NOTE_CHARACTERS, "3 trials at most", "ana"), "\nsearch: 3 trials at most, by ana"),
+    ],
+    ids=["cancelled", "another budget"],
+)
+def test_a_run_with_a_full_note_says_what_was_done_last(note: str, line: str) -> None:
+    """Broken: Airflow takes no longer note, and whoever has written one of that length could not end the run."""
+    assert len(note) == MOST_NOTE_CHARACTERS
+    assert note.endswith(f"x ...{line}")
+
+
+def test_a_log_is_told_but_for_the_marks_that_fold_it(world: World) -> None:
+    """Broken: a line that begins with an address of IPv6 is missing from the log that somebody reads."""
+    task = f"/api/v2/dags/{NAME}/dagRuns/{NIGHT}/taskInstances/evaluate"
+    lines = ["::group::Log message source details", "a file", "::endgroup::", "::1 refuses", "::ffff:10.0.0.7 too"]
+    known = {task: {"try_number": 1}, f"{task}/logs/1": {"content": [{"event": line} for line in lines]}}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        found = known.get(request.url.path)
+        return world.answer(request) if found is None else httpx.Response(200, json=found)
+
+    async def ask() -> str:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="http://airflow") as client:
+            return await logs(f"{NAME}@{NIGHT}", Airflow(client), task="evaluate", try_number=None)
+
+    assert asyncio.run(ask()) == "a file\n::1 refuses\n::ffff:10.0.0.7 too\n"
+
+
+def test_a_number_that_no_database_has_is_refused(world: World) -> None:
+    """Broken: the answer would be a defect of the server, 500, in place of the mistake."""
+    asked = {"task": "evaluate", "map_index": 1 << 31}
+    status, detail = world.ask("GET", f"/runs/{NAME}@{NIGHT}/logs", params=asked)
+    assert (status, "map_index must be <= 2147483647" in detail) == (422, True), detail
+
+
+def nested(levels: int) -> Any:
+    found: Any = 1
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (nested(400), "more than 20 levels of settings within settings"),
+        ("\ud800", r"one of the texts has '\ud800', which is half of a character: write a whole one"),
+    ],
+    ids=["deep", "half a character"],
+)
+@pytest.mark.parametrize(
+    ("path", "body", "place"),
+    [
+        ("/runs", {"settings": {"train.model_args.x": None}}, "settings"),
+        ("/pipelines/runs", {"pipeline_id": NAME, "config": {"hyperparams": {"lr": None}}}, "config.hyperparams"),
+        ("/training-runs", {"model": {"pipeline": NAME, "args": {"x": None}}}, "model.args"),
+        ("/training-runs", {"model": {"pipeline": NAME}, "hyperparameters": {"lr": None}}, "hyperparameters"),
+        ("/hpo/studies", {"pipeline": NAME, "search_space": {"lr": {"low": None}}}, "search_space"),
+        (
+            "/studies",
+            {"pipeline": NAME, "space": {"lr": {"low": 0.1}}, "sampler_settings": {"x": None}},
+            "sampler_settings",
+        ),
+    ],
+    ids=["runs", "pipelines", "args", "hyperparameters", "search", "studies"],
+)
+def test_values_that_no_run_can_be_given_are_named(
+    world: World, path: str, body: dict[str, Any], place: str, value: Any, said: str
+) -> None:
+    """Broken: the answer would be a defect of the server, 500, and nobody would know which field to change."""
+    text = json.dumps(PLACED | body if path == "/runs" else body).replace("null", json.dumps(value))
+    status, detail = world.ask("POST", path, content=text, headers={"Content-Type": "application/json"})
+    assert (status, detail) == (422, f"{place}: {said}{'' if said.endswith('one') else ': give what is meant'}")
+    assert world.triggered == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "place"),
+    [
+        ("/hpo/studies", SPACE | {"objective": {"metric": "\ud800"}}, "objective: metric"),
+        ("/hpo/studies", SPACE | {"sampler": "\ud800"}, "body: sampler"),
+        ("/pipelines/runs", {"pipeline_id": NAME, "config": {"model_type": "\ud800"}}, "config: model_type"),
+        ("/runs", PLACED | {"as_of": "\ud800"}, "body: as_of"),
+        ("/runs", PLACED | {"settings": {"\ud800": 1}}, "settings: one of the texts"),
+    ],
+    ids=["metric", "sampler", "learner", "data", "name"],
+)
+def test_half_of_a_character_is_a_mistake_in_any_field(
+    world: World, path: str, body: dict[str, Any], place: str
+) -> None:
+    """Broken: the answer would be a defect of the server, 500, for a text that was cut within an emoji."""
+    json_type = {"Content-Type": "application/json"}
+    status, detail = world.ask("POST", path, content=json.dumps(body), headers=json_type)
+    assert (status, detail.startswith(f"{place} has '\\ud800', which is half of a character")) == (422, True), detail
+
+
+def test_a_body_that_is_too_deep_to_be_read_is_a_mistake(world: World) -> None:
+    gc.disable()  # it reaches the limit of recursion, where finalizers of other tests' garbage would fail
+    try:
+        status, said = world.ask("POST", "/runs", content="[" * 9000, headers={"Content-Type": "application/json"})
+    finally:
+        gc.enable()
+    assert (status, said) == (422, "body: it is no JSON in UTF-8, or has a thousand levels within levels")

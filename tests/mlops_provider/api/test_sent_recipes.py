@@ -20,7 +20,7 @@ from rest_world import NAME, World
 from mlops.contract.code_files import code_digest
 from mlops.contract.recipe_bundles import MOST_BYTES, pack
 from mlops.contract.section import SpecError
-from mlops_provider.api import submission
+from mlops_provider.api import idempotency
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.experiments.asked import Experiment
@@ -47,7 +47,7 @@ def may(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
         assert (dag_ids, user.get_name(), method) == ([f"{NAME}.experiments"], "ana", "POST")
         return lambda dag_id, what: what == "RUN" and found[dag_id]
 
-    monkeypatch.setattr(submission, "rights", rights)
+    monkeypatch.setattr(idempotency, "rights", rights)
     return found
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from airflow_rows import BUNDLE, add_dag, add_run, add_task, add_xcom, database, put
+from rest_world import World
 from sqlalchemy.orm import Session
 
 from mlops.contract.refs import Artifact, ModelVersionRef, ReportRef
+from mlops_provider.api import tonight
+from mlops_provider.api.app import app
 from mlops_provider.api.standings import Shown, night_of, standing_of
 from mlops_provider.api.tables import nights, pipelines
 
@@ -178,3 +184,26 @@ def test_a_first_night_has_no_difference(session: Session, version_ref: ModelVer
     judged = night_of(*found).judged
     assert judged is not None
     assert (judged.value, judged.champion, judged.difference, judged.report) == (0.5, None, None, None)
+
+
+def test_a_note_is_one_event_whatever_ends_its_lines(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken: a note with a line separator of Unicode would stop the page of all who may read that pipeline."""
+    said = "one\ntwo\u2028three\u2029four\u0085fünf"
+    stood = Shown(dag_id="flights", is_paused=False, next_run=None, run_id="night", state="failed", note=said)
+    looked = tonight.Looked(pipelines=[stood], trainings={}, problems={})
+
+    async def look() -> tonight.Looked:
+        return looked
+
+    monkeypatch.setattr(tonight, "_permitted", lambda found, user: iter(found))
+    monkeypatch.setattr(tonight, "_shared", type("Shared", (), {"look": staticmethod(look)}))
+    monkeypatch.setattr(tonight, "STREAM_SECONDS", 0.5)
+    monkeypatch.setattr(tonight, "_LOOK_SECONDS", 0.6)
+
+    async def ask() -> str:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://api") as client:
+            return (await client.get("/tonight/stream")).text
+
+    (line,) = [line for line in asyncio.run(ask()).split("\n") if line.startswith("data: ")]
+    assert json.loads(line.removeprefix("data: "))["pipelines"][0]["said"] == said

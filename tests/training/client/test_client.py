@@ -343,6 +343,20 @@ def test_waiting_ends_with_the_run_or_in_time(server: Server, kind: Any) -> None
         client.wait("events.experiments@one", timeout_seconds=0.05)
 
 
+def test_waiting_ends_in_time_where_nothing_answers(server: Server, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken: a program that waits for a minute would be held for 25 by a server that hangs."""
+    monkeypatch.setattr(following, "LAST_LOOK_SECONDS", 0.2)
+    client = kind(server.url)
+    client.run(RUN["id"])
+    hangs = threading.Event()
+    server.answer = lambda asked: None if hangs.wait(3.0) else asked.cut()
+    begun = time.monotonic()
+    with pytest.raises(TimeoutError, match="has not ended yet"):
+        client.wait(RUN["id"], timeout_seconds=0.3)
+    assert time.monotonic() < begun + 3.0
+    hangs.set()
+
+
 def value(number: int) -> dict[str, Any]:
     return {"run": "r", "name": "train", "metric": "loss", "step": number, "value": number / 2, "at": number}
 

@@ -197,7 +197,7 @@ class AsyncClient:
         looks = Looks(run, self._session.has_answered, timeout_seconds)
         while True:
             try:
-                if (found := await self.run(run)).state in FINISHED:
+                if (found := await self._do(looks.call())).state in FINISHED:
                     return found
                 pause = looks.pause()
             except CUTS as error:

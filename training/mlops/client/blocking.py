@@ -227,7 +227,7 @@ class Client(Connection):
         looks = Looks(run, self._session.has_answered, timeout_seconds)
         while True:
             try:
-                if (found := self.run(run)).state in FINISHED:
+                if (found := self._do(looks.call())).state in FINISHED:
                     return found
                 pause = looks.pause()
             except CUTS as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -60,6 +61,8 @@ class Call(Generic[T]):
     headers: Mapping[str, str] = field(default_factory=dict)
     silence_seconds: float = REQUEST_SECONDS
     """Without a byte, after which the answer counts as cut."""
+    most_seconds: float = math.inf
+    """Of all tries together, after which it is not tried again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

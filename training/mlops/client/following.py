@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import httpx
 from httpx_sse import ServerSentEvent
 from pydantic import ValidationError
 
+from mlops.client import calls
+from mlops.client.answers import Run
 from mlops.client.calls import AnyRun, Call, place
 from mlops.client.errors import ClientError, RefusedError, UnreachableError
 from mlops.contract.rest import Value
@@ -24,6 +27,8 @@ PATIENCE_SECONDS: Final = 600.0
 FIRST_LOOK_SECONDS: Final = 1.0
 MOST_LOOK_SECONDS: Final = 10.0
 """Between two looks at a run that has nothing new to say."""
+LAST_LOOK_SECONDS: Final = 5.0
+"""For one look, however little time is left: by then a run may have ended."""
 CUTS: Final = (httpx.TransportError, UnreachableError, RefusedError)
 """What may end a stream, or a look, before the run has ended; see :meth:`Patience.check`."""
 _SILENCE_SECONDS: Final = 60.0
@@ -122,6 +127,7 @@ class Looks(Patience):
         super().__init__()
         if has_answered:
             self.heard()
+        self._call = calls.run(run)
         self._said = f"{run if isinstance(run, str) else run.id} has not ended yet; it goes on in Airflow"
         self._deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         self._pause = FIRST_LOOK_SECONDS
@@ -129,6 +135,12 @@ class Looks(Patience):
     def has_news(self) -> None:
         """Look again soon."""
         self._pause = FIRST_LOOK_SECONDS
+
+    def call(self) -> Call[Run]:
+        """Return the next look, for which there is no more time than is left."""
+        if self._deadline is None:
+            return self._call
+        return replace(self._call, most_seconds=max(self._deadline - time.monotonic(), LAST_LOOK_SECONDS))
 
     def pause(self, error: Exception | None = None) -> float:
         """

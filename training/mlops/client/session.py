@@ -28,6 +28,8 @@ _HEADERS: Final = {"User-Agent": "mlops-client", "Accept": "*/*", "Accept-Encodi
 FIRST_PAUSE_SECONDS: Final = 0.5
 _MOST_PAUSE_SECONDS: Final = 30.0
 _NOT_LET_IN: Final = frozenset({400, 401, 403, 405, 422})
+_MOST_SECONDS: Final = "mlops.most_seconds"
+"""Name of what a request says to :meth:`Session.retrying`."""
 _PASSING: Final = frozenset({502, 503, 504})
 """What a proxy answers while the server is started anew."""
 
@@ -66,10 +68,10 @@ class Session:
 
         :raises ClientError: where the server refuses
         """
-        yield from self._log_in()
+        yield from self._log_in(call.most_seconds)
         response = yield self._request(call)
         if response.status_code == httpx.codes.UNAUTHORIZED and self._forgets_token():
-            yield from self._log_in()
+            yield from self._log_in(call.most_seconds)
             response = yield self._request(call)
         check(response)
         return call.read(response)
@@ -90,7 +92,7 @@ class Session:
             cursor = answer.next
         return found[:most]
 
-    def _log_in(self) -> Exchange[None]:
+    def _log_in(self, most_seconds: float) -> Exchange[None]:
         """
         Yield the request of a token, where there is none.
 
@@ -100,7 +102,7 @@ class Session:
             return
         method, address = ("GET" if self._login is None else "POST"), f"{self.url}/auth/token"
         response = yield httpx.Request(
-            method, address, headers=_HEADERS, json=self._login, extensions=_extensions(REQUEST_SECONDS)
+            method, address, headers=_HEADERS, json=self._login, extensions=_extensions(REQUEST_SECONDS, most_seconds)
         )
         try:
             token = response.json()["access_token"] if response.is_success else None
@@ -130,7 +132,7 @@ class Session:
             params=call.params,
             json=call.body,
             headers={**_HEADERS, **call.headers, "Authorization": f"Bearer {self._token}"},
-            extensions=_extensions(call.silence_seconds),
+            extensions=_extensions(call.silence_seconds, call.most_seconds),
         )
 
     def _forgets_token(self) -> bool:
@@ -152,7 +154,8 @@ class Session:
             again = again | tenacity.retry_if_result(_is_passing)
         return {
             "retry": again,
-            "stop": tenacity.stop_after_attempt(_ATTEMPTS if self.has_answered else _FIRST_ATTEMPTS),
+            "stop": tenacity.stop_after_attempt(_ATTEMPTS if self.has_answered else _FIRST_ATTEMPTS)
+            | tenacity.stop_after_delay(request.extensions[_MOST_SECONDS]),
             "wait": tenacity.wait_exponential(multiplier=FIRST_PAUSE_SECONDS, max=_MOST_PAUSE_SECONDS)
             + tenacity.wait_random(0, FIRST_PAUSE_SECONDS),
             "retry_error_callback": lambda state: state.outcome.result(),
@@ -163,5 +166,7 @@ def _is_passing(response: httpx.Response) -> bool:
     return response.status_code in _PASSING and problem_of(response) is None
 
 
-def _extensions(seconds: float) -> dict[str, Any]:
-    return {"timeout": httpx.Timeout(REQUEST_SECONDS, connect=_CONNECT_SECONDS, read=seconds).as_dict()}
+def _extensions(silence_seconds: float, most_seconds: float) -> dict[str, Any]:
+    connect, read = (min(each, most_seconds) for each in (_CONNECT_SECONDS, silence_seconds))
+    timeout = httpx.Timeout(REQUEST_SECONDS, connect=connect, read=read)
+    return {"timeout": timeout.as_dict(), _MOST_SECONDS: most_seconds}

@@ -39,6 +39,8 @@ from mlops.contract.rest.problems import PROBLEM_TYPE, ProblemDetails
 from mlops.contract.rest.progress import RunProgress, TrainingProgress, Trainings
 from mlops.contract.rest.runs import (
     FINISHED,
+    FITTING,
+    MOST_NOTE_CHARACTERS,
     MOST_RUNS,
     MOST_SEEDS,
     EndedStep,
@@ -48,6 +50,7 @@ from mlops.contract.rest.runs import (
     RunKind,
     Runs,
     RunSummary,
+    Settings,
     SubmittedRun,
     Task,
     cancelled_by,
@@ -69,7 +72,9 @@ from mlops.contract.rest.verdicts import GoodNight, Verdict
 
 __all__ = [
     "FINISHED",
+    "FITTING",
     "MODEL_VERSION_PATTERN",
+    "MOST_NOTE_CHARACTERS",
     "MOST_POINTS",
     "MOST_RUNS",
     "MOST_SEEDS",
@@ -118,6 +123,7 @@ __all__ = [
     "RunProgress",
     "RunSummary",
     "Runs",
+    "Settings",
     "Snapshot",
     "SnapshotDifference",
     "SnapshotPage",

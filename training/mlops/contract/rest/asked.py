@@ -16,4 +16,23 @@ class Asked(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, value: Any) -> Any:
-        return {k: v for k, v in value.items() if v is not None} if isinstance(value, Mapping) else value
+        if not isinstance(value, Mapping):
+            return value
+        for field, text in value.items():
+            if isinstance(text, str) and field in cls.model_fields:
+                check_text(text, f"{field} ")
+        return {k: v for k, v in value.items() if v is not None}
+
+
+def check_text(text: str, place: str = "") -> None:
+    r"""
+    Check a text that came as JSON, in which ``"\ud800"`` may stand for half of a character.
+
+    :param place: of the text, for the message
+    :raises ValueError: where UTF-8 cannot have it
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = text[error.start]
+        raise ValueError(f"{place}has {half!r}, which is half of a character: write a whole one") from None

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, Field, StringConstraints, model_
 from mlops.contract.extensions import RECIPES
 from mlops.contract.recipe_bundles import MOST_BYTES, unpack
 from mlops.contract.refs import VERSION_PATTERN
-from mlops.contract.rest.asked import Asked
+from mlops.contract.rest.asked import Asked, check_text
 from mlops.contract.results import ExperimentResult
 from mlops.contract.section import EXPERIMENT_NAME_PATTERN, NAME_PATTERN, Digest
 from mlops.contract.settings import not_replaced
@@ -34,6 +34,9 @@ _MOST_CHARACTERS: Final = 50_000
 """Of settings: a pipeline's file has a few thousand."""
 _DEEPEST: Final = 20
 """Levels of settings within settings."""
+MOST_NOTE_CHARACTERS: Final = 1000
+"""Of the note of a run: Airflow takes no more."""
+_CUT: Final = " ..."
 _CANCELLED: Final = "cancelled by "
 _SEARCH: Final = "search: "
 """Begin lines of a run's note."""
@@ -47,13 +50,21 @@ def cancelled_by(note: str | None) -> str | None:
 
 def with_cancellation(note: str | None, user: str) -> str:
     """Return the note of a run that a user cancels."""
-    return "\n".join(filter(None, [note, f"{_CANCELLED}{user}"]))
+    return _with_line(note or "", f"{_CANCELLED}{user}")
 
 
 def with_budget(note: str | None, budget: str, user: str) -> str:
     """Return the note of a run whose search a user gives another budget; what was said of an earlier one goes."""
     others = [line for line in (note or "").splitlines() if not line.startswith(_SEARCH)]
-    return "\n".join([*others, f"{_SEARCH}{budget}, by {user}"])
+    return _with_line("\n".join(others), f"{_SEARCH}{budget}, by {user}")
+
+
+def _with_line(note: str, line: str) -> str:
+    """Return a note with another line at its end; where both do not fit, the note is cut."""
+    room = MOST_NOTE_CHARACTERS - len(line) - 1
+    if len(note) > room:
+        note = f"{note[: max(room - len(_CUT), 0)]}{_CUT}"
+    return f"{note}\n{line}" if note else line
 
 
 def _fitting(settings: dict[str, Any]) -> dict[str, Any]:
@@ -68,10 +79,13 @@ def _fitting(settings: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"more than {_DEEPEST} levels of settings within settings: give what is meant")
     if len(json.dumps(settings)) > _MOST_CHARACTERS:
         raise ValueError(f"more than {_MOST_CHARACTERS} characters as JSON: put them into the pipeline's file")
+    check_text(json.dumps(settings, ensure_ascii=False), "one of the texts ")
     return settings
 
 
-Settings = Annotated[dict[str, Any], AfterValidator(_fitting)]
+FITTING: Final = AfterValidator(_fitting)
+"""For what may hold any values: few enough of them, of few levels, and such as JSON has."""
+Settings = Annotated[dict[str, Any], FITTING]
 
 
 RecipeFolder = Annotated[str, StringConstraints(pattern=rf"^{RECIPES}/[A-Za-z_]\w*$")]

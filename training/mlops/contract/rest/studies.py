@@ -23,9 +23,9 @@ class NewStudy(Asked):
     )
     metric: str | None = Field(default=None, description="`train.metric`, which says which way is better")
     sampler: str | None = None
-    sampler_settings: dict[str, Any] | None = None
+    sampler_settings: Settings | None = None
     pruner: str | None = None
-    pruner_settings: dict[str, Any] | None = None
+    pruner_settings: Settings | None = None
     trials: int | None = Field(default=None, strict=True, ge=1, description="At most so many")
     hours: float | None = Field(
         default=None, strict=True, gt=0, description="No trial begins so long after the first one has"
