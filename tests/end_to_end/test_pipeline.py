@@ -640,7 +640,7 @@ def test_judged_against_the_champion_on_the_same_rows(airflow: LiveAirflow, told
 def test_bad_data_stops_the_pipeline_before_training(airflow: LiveAirflow, told: People, first_night: str) -> None:
     write_events(airflow.home / "data/events.csv", rows_of_last_day=40)
     message = fail(airflow, 15, "validate")
-    assert "2024-01-14 has 40 rows, 2024-01-13 had 100: ratio 0.400 is outside 0.8 .. 1.2" in message
+    assert "2024-01-14 has 40 rows, 2024-01-07 had 100: ratio 0.400 is outside 0.8 .. 1.2" in message
     states = airflow.states("night_15")
     assert {states[step] for step in ("features", "train", "evaluate", "register", "promote")} == {"upstream_failed"}
     address = f"{airflow.stack.airflow_url}/{airflow.links('night_15', 'validate')['Report']}"

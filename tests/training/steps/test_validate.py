@@ -305,7 +305,7 @@ def test_days_off_are_no_anomaly_and_the_newest_day_is_the_last_that_has_rows(ni
     sunday = nights.ingest(table([100], start), start, calendar=GapDays(gaps=2))
     report = nights.report(nights.validate(sunday))
     assert 'the data of <span class="day">2013-02-08</span> fits' in report
-    assert "were not compared with an earlier day&#39;s: the window has none that is like it" in report
+    assert "were not compared" not in report, "Thursday has left the window, and had passed"
 
 
 def test_a_day_that_the_calendar_expects_is_missed(nights):

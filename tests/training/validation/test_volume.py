@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from mlops.contract.grain import Grain, Periods, number_of
 from mlops.contract.sections.validate import Volume
 from mlops.contract.step import BadConfigError
+from mlops.validation.anomalies import Anomaly
 from mlops.validation.volume import (
     EMPTY_PERIOD,
     NOT_COMPARABLE,
@@ -16,6 +17,7 @@ from mlops.validation.volume import (
     check_against_previous,
     check_periods,
     check_volume,
+    compared_periods,
 )
 from mlops.validation.window_periods import WindowPeriods
 
@@ -28,6 +30,10 @@ def every(days: Sequence[str]) -> WindowPeriods:
     return WindowPeriods(grain="day", all=days, expected=days, looked_at=days)
 
 
+def judged(periods: WindowPeriods, num_rows: Mapping[str, int], config: Volume) -> list[Anomaly]:
+    return check_volume(compared_periods(periods, num_rows, config), periods, num_rows, config)
+
+
 def february(first: int, last: int) -> list[str]:
     """The first of February 2013 was a Friday."""
     return [f"2013-02-{day:02}" for day in range(first, last + 1)]
@@ -35,7 +41,7 @@ def february(first: int, last: int) -> list[str]:
 
 def test_a_drop_is_put_plainly():
     """It is what the person on call reads first."""
-    (anomaly,) = check_volume(every(DAYS), {"2013-02-08": 930, "2013-02-09": 684}, DAY_BEFORE)
+    (anomaly,) = judged(every(DAYS), {"2013-02-08": 930, "2013-02-09": 684}, DAY_BEFORE)
     assert anomaly.found == "2013-02-09 has 684 rows, 2013-02-08 had 930: ratio 0.735 is outside 0.8 .. 1.2"
     assert anomaly.kind == "COMPARATOR_LOW_NUM_EXAMPLES"
     assert anomaly.periods == ("2013-02-09",)
@@ -51,7 +57,7 @@ def test_a_drop_is_put_plainly():
     ],
 )
 def test_the_bounds_themselves_are_allowed(newest, kinds):
-    found = check_volume(every(DAYS), {"2013-02-08": 1000, "2013-02-09": newest}, DAY_BEFORE)
+    found = judged(every(DAYS), {"2013-02-08": 1000, "2013-02-09": newest}, DAY_BEFORE)
     assert [anomaly.kind for anomaly in found] == kinds
 
 
@@ -61,26 +67,26 @@ def test_the_bounds_themselves_are_allowed(newest, kinds):
 def test_a_drop_that_comes_every_week_is_said_to_be_one(week_before, advised):
     """Every Saturday has a quarter fewer flights than its Friday: whoever is on call should not look for a fault."""
     num_rows = {"2013-02-02": week_before, "2013-02-08": 930, "2013-02-09": 684}
-    (anomaly,) = check_volume(every(february(2, 9)), num_rows, DAY_BEFORE)
+    (anomaly,) = judged(every(february(2, 9)), num_rows, DAY_BEFORE)
     assert ("2013-02-02, which is of its kind, had 682 rows: it may be the weekday" in anomaly.fix) == advised
 
 
 def test_the_day_compared_with_is_against_days_before():
     config = Volume(tolerance=0.2, against=2)
     num_rows = {"2013-02-07": 100, "2013-02-08": 500, "2013-02-09": 100}
-    assert check_volume(every(DAYS), num_rows, config) == []
+    assert judged(every(DAYS), num_rows, config) == []
 
 
 def test_an_empty_day_to_compare_with_is_no_silence():
     """TFDV would skip the check."""
-    (anomaly,) = check_volume(every(DAYS), {"2013-02-09": 684}, DAY_BEFORE)
+    (anomaly,) = judged(every(DAYS), {"2013-02-09": 684}, DAY_BEFORE)
     assert anomaly.kind == NOT_COMPARABLE
     assert "2013-02-08 had none" in anomaly.found
 
 
 def test_a_day_before_the_window_is_a_mistake_of_the_pipeline():
     with pytest.raises(BadConfigError, match=r"against is 7.*window has 3 days.*at least 8"):
-        check_volume(every(DAYS), {"2013-02-09": 684}, Volume(tolerance=0.2, against=7))
+        judged(every(DAYS), {"2013-02-09": 684}, Volume(tolerance=0.2, against=7))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +134,7 @@ def business(first: int, last: int, holidays: Sequence[str] = (), also: Sequence
 )
 def test_the_newest_day_is_compared_with_one_of_its_kind(days: WindowPeriods, against: int | None, compared: str):
     """Saturdays with Fridays, or Mondays after a holiday with it, would fail every week."""
-    assert days.compared(Volume(against=against)) == compared
+    assert next(iter(days.alike(days.newest, Volume(against=against))), None) == compared
 
 
 @pytest.mark.parametrize(
@@ -148,8 +154,8 @@ def test_periods_of_any_grain_are_compared_with_their_kind(grain: Grain, newest:
     last = number_of(newest, grain)
     names = [periods.name(number) for number in range(last - length + 1, last + 1)]
     window = WindowPeriods(grain=grain, all=names, expected=names, looked_at=names)
-    assert window.compared(Volume()) == compared
-    (anomaly,) = check_volume(window, {newest: 10, compared: 100}, Volume())
+    assert window.alike(newest, Volume())[0] == compared
+    (anomaly,) = judged(window, {newest: 10, compared: 100}, Volume())
     assert anomaly.found.startswith(f"{newest} has 10 rows, {compared} had 100")
     assert f"load the {grain} again" in anomaly.fix
     (anomaly, *_) = check_periods(window, dict.fromkeys(names[2:], 1))

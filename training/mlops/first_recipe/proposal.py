@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Final, Literal
 
 import polars as pl
+from polars import selectors as cs
 
 from mlops.contract.grain import Grain, Periods
 from mlops.contract.step import BadConfigError, BadDataError
@@ -165,19 +166,14 @@ def _of_all_rows(table: Table, label: str) -> tuple[Mapping[str, Sequence[str]],
     dtype = table.rows.schema[label]
     if not (dtype.is_numeric() or dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum)):
         raise BadConfigError(f"--label {label}: the column is {dtype}; a label is a number, a class or a text")
-    schema, held = table.all_rows.collect_schema(), list[pl.Expr]()
-    for number, (name, kind) in enumerate(schema.items()):
-        held.append(pl.col(name).is_null().any().alias(f"null {number}"))
-        if kind.is_float():
-            held.append(pl.col(name).is_nan().any().alias(f"nan {number}"))
     value = pl.col(label).cast(dtype)
     values = table.all_rows.select(value.fill_nan(None) if dtype.is_float() else value).drop_nulls().unique()
-    some, distinct = pl.collect_all([table.all_rows.select(held), values], engine="streaming")
-    lacking: dict[str, list[str]] = {name: [] for name in schema}
-    for alias, is_there in some.row(0, named=True).items():
-        what, _, place = alias.partition(" ")
-        if is_there:
-            lacking[schema.names()[int(place)]].append(what)
+    nulls, nans = table.all_rows.select(pl.all().is_null().any()), table.all_rows.select(cs.float().is_nan().any())
+    some, not_a_number, distinct = pl.collect_all([nulls, nans, values], engine="streaming")
+    found = {"null": some, "nan": not_a_number}
+    lacking = {
+        name: [kind for kind, each in found.items() if name in each.columns and each[name][0]] for name in some.columns
+    }
     return lacking, distinct.to_series()
 
 
@@ -328,7 +324,7 @@ def _tolerance(counts: Mapping[int, int], grain: Grain) -> float | None:
     """
     numbers = sorted(counts, reverse=True)
     earlier = {number: before_alike(number, numbers[place + 1 :], ALIKE[grain]) for place, number in enumerate(numbers)}
-    changes = [abs(counts[number] / counts[other] - 1) for number, other in earlier.items() if other is not None]
+    changes = [abs(counts[number] / counts[others[0]] - 1) for number, others in earlier.items() if others]
     most = max(changes, default=0.0)
     if most > 0.7:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -35,6 +35,8 @@ class Reference:
     """Statistics of the whole window; None if there is nothing to compare with."""
     num_rows: Mapping[str, int] | None = None
     """Number of rows by period; None if there is nothing to compare with."""
+    expected: Sequence[str] = ()
+    """Periods in which there had to be rows, oldest first."""
 
     @property
     def words(self) -> str:
@@ -115,4 +117,5 @@ def _open(store: Store, name: str, ref: ValidationRef, run: RunIdentity, grain: 
         description=which,
         statistics=statistics,
         num_rows={partition.period: partition.num_rows for partition in manifest.partitions} if same_periods else None,
+        expected=window.expected if same_periods else (),
     )

@@ -23,8 +23,8 @@ from mlops.validation.schema import Schema, count_checks
 from mlops.validation.serving_skew import check_serving_log
 from mlops.validation.slice_checks import SliceSummary, check_slices
 from mlops.validation.uniqueness import check_unique
-from mlops.validation.volume import check_against_previous, check_periods, check_volume
-from mlops.validation.window_periods import WindowPeriods
+from mlops.validation.volume import check_against_previous, check_periods, check_volume, compared_periods
+from mlops.validation.window_periods import WindowPeriods, not_passed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,19 +91,17 @@ def examine(data: Examined, schema: Schema, config: Validate) -> ValidationResul
 
     :raises BadConfigError: where the settings ask for periods or columns that are not there
     """
-    data = replace(data, periods=replace(data.periods, failed=_new_periods(data).new[:-1]))
-    anomalies = _check_volume(data, config)
+    data = replace(data, periods=_with_earlier(data))
+    anomalies, compared = _check_volume(data, config)
     grain = data.periods.grain
-    compared = data.periods.compared(config.volume) if config.volume is not None else None
-    num_checks = count_checks(schema) + len(data.periods.looked_at) + (compared is not None)
+    num_compared = sum(earlier is not None for earlier in compared.values())
+    num_checks = count_checks(schema) + len(data.periods.looked_at) + num_compared
     comparisons: list[ReferenceComparison] = []
     slices: list[SliceSummary] = []
     notes = list(data.notes)
-    if config.volume is not None and compared is None:
-        which = f"has one {grain}" if len(data.periods.all) == 1 else "has none that is like it"
-        notes.append(
-            f"The rows of {data.periods.newest} were not compared with an earlier {grain}'s: the window {which}."
-        )
+    if alone := [period for period, earlier in compared.items() if earlier is None]:
+        which = f"has one {grain}" if len(data.periods.all) == 1 else "has none that is like it and has passed"
+        notes.append(f"The rows of {shorten(alone)} were not compared with an earlier {grain}'s: the window {which}.")
     described = _describe(data, config) if data.rows.total else None
     if described is not None:
         _check_names(config, data.rows, schema)
@@ -141,7 +139,7 @@ def examine(data: Examined, schema: Schema, config: Validate) -> ValidationResul
         anomalies=tuple(anomalies),
         num_checks=num_checks,
         periods=tuple(data.periods.looked_at),
-        compared=compared,
+        compared=compared.get(data.periods.newest),
         num_rows=data.rows.num_rows,
         statistics=statistics_pb2.DatasetFeatureStatisticsList(
             datasets=[part for part in (described.window, described.newest) if part] if described else []
@@ -152,16 +150,22 @@ def examine(data: Examined, schema: Schema, config: Validate) -> ValidationResul
     )
 
 
-def _check_volume(data: Examined, config: Validate) -> list[Anomaly]:
-    """Check that each period has rows, a new one as many as one before it, and all as many as in the last snapshot."""
-    num_rows = data.rows.num_rows
+def _check_volume(data: Examined, config: Validate) -> tuple[list[Anomaly], Mapping[str, str | None]]:
+    """
+    Check that each period has rows, a new one as many as one before it, and all as many as in the last snapshot.
+
+    :return: what is wrong, and with which earlier period each one that is judged was compared; None: with none
+    """
+    num_rows, before = data.rows.num_rows, _before(data)
     anomalies = check_periods(data.periods, num_rows)
-    if config.volume is not None:
-        anomalies += check_volume(data.periods, num_rows, config.volume)
-        previous = next((reference for reference in data.references if reference.name == PREVIOUS), None)
-        if previous is not None and previous.num_rows is not None:
-            anomalies += check_against_previous(data.periods, num_rows, previous.num_rows, config.volume)
-    return anomalies
+    if config.volume is None:
+        return anomalies, {}
+    known = {**num_rows, **{period: before[period] for period in data.periods.earlier}}
+    compared = compared_periods(data.periods, known, config.volume)
+    anomalies += check_volume(compared, data.periods, known, config.volume)
+    if before:
+        anomalies += check_against_previous(data.periods, num_rows, before, config.volume)
+    return anomalies, compared
 
 
 def _describe(data: Examined, config: Validate) -> _Described:
@@ -205,8 +209,23 @@ def _describe(data: Examined, config: Validate) -> _Described:
 
 def _new_periods(data: Examined) -> Judged:
     """Return the periods that are judged by themselves, and those that say what is usual."""
-    previous = next((reference.num_rows for reference in data.references if reference.name == PREVIOUS), None)
-    return Judged.of(data.rows.periods, previous or (), data.interval_start)
+    return Judged.of(data.rows.periods, _before(data), data.interval_start)
+
+
+def _with_earlier(data: Examined) -> WindowPeriods:
+    """Return the window's periods with what the snapshot that passed last tells of them."""
+    before, first = _before(data), data.periods.all[0]
+    expected = next((reference.expected for reference in data.references if reference.name == PREVIOUS), ())
+    return replace(
+        data.periods,
+        failed=not_passed(data.rows.periods, before, data.interval_start),
+        earlier=[period for period in expected if period < first and period in before],
+    )
+
+
+def _before(data: Examined) -> Mapping[str, int]:
+    """Return the rows by period of the snapshot that passed last; empty where there is none to compare with."""
+    return next((reference.num_rows for reference in data.references if reference.name == PREVIOUS), None) or {}
 
 
 def _check_schema(described: _Described, data: Examined, schema: Schema) -> list[Anomaly]:

@@ -38,6 +38,7 @@ from mlops.validation.drift import (
 )
 from mlops.validation.rows import Column
 from mlops.validation.statistics import as_number, reference_bins
+from mlops.validation.window_periods import not_passed
 
 NEWEST_PERIOD: Final = "NEWEST_PERIOD_UNLIKE_EARLIER_PERIODS"
 ONE_VALUE: Final = "share of one value"
@@ -73,7 +74,7 @@ class Judged:
         if len(usual) < MIN_PERIODS:  # of too few nothing can be said
             return cls(periods[-1:], periods[-1 - MOST_PERIODS : -1])
         # A period that failed and was left as it is must not say what is usual.
-        failed = [period for period in periods[:-1] if period not in passed and period < interval_start]
+        failed = not_passed(periods, passed, interval_start)
         return cls([*failed, *periods[-1:]], usual[-MOST_PERIODS:])
 
     @property

@@ -16,6 +16,7 @@ from mlops.contract.grain import Periods, counted
 from mlops.contract.manifest import Manifest
 from mlops.contract.sections.validate import Drift, ServingLog
 from mlops.contract.step import BadConfigError, BadDataError
+from mlops.data.engine.dtypes import zone_of
 from mlops.validation.anomalies import Anomaly, ReferenceComparison, shorten
 from mlops.validation.columns import check_columns, is_instant
 from mlops.validation.drift import column_distance, drifted
@@ -146,7 +147,7 @@ def _with_instants(log: pl.LazyFrame, config: ServingLog) -> pl.LazyFrame:
         example = log.select(instant.filter(instant.is_not_null(), parsed.is_null()).first()).collect().item()
         if example is None:
             return log.with_columns(parsed)
-    elif isinstance(dtype, pl.Datetime) and dtype.time_zone is not None:
+    elif zone_of(dtype) is not None:
         return log
     else:
         example = f"the type {dtype}"

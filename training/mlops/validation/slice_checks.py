@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import polars as pl
@@ -97,7 +97,9 @@ def check_slices(
     if column not in rows.schema:
         return [], []
     slices = _by_slice(rows, column)
-    compared = periods.compared(volume) if volume is not None else None
+    # Of periods before the window nobody knows the slices.
+    within = replace(periods, earlier=())
+    compared = next(iter(within.alike(periods.newest, volume)), None) if volume is not None else None
     anomalies = []
     for value, slice_periods in slices.items():
         anomalies += _check_rows(slice_periods, f"{column}={value}", periods, volume, compared)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Final
@@ -62,23 +63,52 @@ def _too_many_in_a_row(periods: Sequence[str], num_rows: Mapping[str, int], gaps
     return [period for run in runs if len(run) > gaps for period in run]
 
 
-def check_volume(periods: WindowPeriods, num_rows: Mapping[str, int], config: Volume) -> list[Anomaly]:
+def compared_periods(periods: WindowPeriods, num_rows: Mapping[str, int], config: Volume) -> dict[str, str | None]:
     """
-    Compare the newest period's rows with an earlier one's, by TFDV's ``num_examples_drift_comparator``.
+    Return the periods whose rows are judged, and with which earlier one each is compared; None: with none.
 
-    So is each period of an earlier night that did not pass: it is still in the window, and what the source lost of it
-    would be learnt from the night after. Periods without rows are left to :func:`check_periods`.
+    They are the newest one, and before it each of an earlier night that did not pass: it is still in the window, and
+    what the source lost of it would be learnt from the night after. Periods without rows are left to
+    :func:`check_periods`.
 
-    :raises BadConfigError: where the earlier period lies before the window
+    :raises BadConfigError: where ``against`` is longer than the window
     """
-    judged = [period for period in (*periods.failed, periods.newest) if num_rows.get(period)]
-    return [anomaly for period in judged for anomaly in _check_period(period, periods, num_rows, config)]
+    alike = {period: periods.alike(period, config) for period in (*periods.failed, periods.newest)}
+    return {period: _compared(period, alike[period], num_rows, config) for period in alike if num_rows.get(period)}
 
 
-def _check_period(period: str, periods: WindowPeriods, num_rows: Mapping[str, int], config: Volume) -> list[Anomaly]:
-    earlier = periods.compared(config, period)
-    if earlier is None:
-        return []
+def _compared(period: str, alike: Sequence[str], num_rows: Mapping[str, int], config: Volume) -> str | None:
+    """Return the last one of its kind; the one before it where that may have been a holiday."""
+    last = next(iter(alike), None)
+    before = alike[1:2] if config.against is None else []
+    if last is None or not num_rows.get(last) or not _has_drifted(num_rows[period], num_rows[last], config):
+        return last
+    fitting = (
+        each for each in before if num_rows.get(each) and not _has_drifted(num_rows[period], num_rows[each], config)
+    )
+    return next(fitting, last)
+
+
+def check_volume(
+    compared: Mapping[str, str | None], periods: WindowPeriods, num_rows: Mapping[str, int], config: Volume
+) -> list[Anomaly]:
+    """
+    Compare periods' rows with those of earlier ones, by TFDV's ``num_examples_drift_comparator``.
+
+    :param compared: see :func:`compared_periods`
+    :param num_rows: rows by period, also by those before the window
+    """
+    return [
+        anomaly
+        for period, earlier in compared.items()
+        if earlier is not None
+        for anomaly in _check_period(period, earlier, periods, num_rows, config)
+    ]
+
+
+def _check_period(
+    period: str, earlier: str, periods: WindowPeriods, num_rows: Mapping[str, int], config: Volume
+) -> list[Anomaly]:
     # Without previous statistics TFDV would skip the check in silence.
     if not num_rows.get(earlier):
         return [
@@ -106,7 +136,7 @@ def _check_period(period: str, periods: WindowPeriods, num_rows: Mapping[str, in
             found=f"{period} has {num_rows[period]} rows, {earlier} had {num_rows[earlier]}: "
             f"ratio {ratio:.3f} is outside {config.low:g} .. {config.high:g}",
             periods=(period,),
-            fix=_advice(period, periods, num_rows, config),
+            fix=_advice(period, earlier, periods, num_rows, config),
         )
     ]
 
@@ -136,8 +166,9 @@ def check_against_previous(
                 expected=f"{_rows(before[worst] * config.low)} to {_rows(before[worst] * config.high)} rows on {worst}",
                 found=f"{worst} has {num_rows[worst]} rows, and had {before[worst]} in the previous snapshot{also}",
                 periods=tuple(changed),
-                fix="Find out at the source what was corrected or lost. If it is right, run this night with a larger "
-                f"validate.volume.tolerance; else load the {grain}s again at the source and run the ingest again",
+                fix="Find out at the source what was corrected or lost. If it is right, run this night with "
+                f"{_admitting(num_rows[worst] / before[worst])}; else load the {grain}s again at the source and run "
+                "the ingest again",
             )
         ]
     total, total_before = sum(num_rows.values()), sum(before.values())
@@ -155,21 +186,21 @@ def check_against_previous(
             found=f"the window has {_rows(a_period)} rows {_one(grain)}, the previous snapshot had "
             f"{_rows(a_period_before)}: "
             f"ratio {a_period / a_period_before:.3f} is outside {config.low:g} .. {config.high:g}",
-            fix="If the source delivered everything, run this night with a larger validate.volume.tolerance; else load "
-            f"the {grain}s again at the source and run the ingest again",
+            fix=f"If the source delivered everything, run this night with {_admitting(a_period / a_period_before)}; "
+            f"else load the {grain}s again at the source and run the ingest again",
         )
     ]
 
 
-def _advice(period: str, periods: WindowPeriods, num_rows: Mapping[str, int], config: Volume) -> str:
+def _advice(period: str, earlier: str, periods: WindowPeriods, num_rows: Mapping[str, int], config: Volume) -> str:
     advice = (
-        f"If the source delivered all of {period} (a holiday, a storm), run this night with a larger "
-        f"validate.volume.tolerance; else load the {periods.grain} again at the source and run the ingest again"
+        f"If the source delivered all of {period} (a holiday, a storm), run this night with "
+        f"{_admitting(num_rows[period] / num_rows[earlier])}; else load the {periods.grain} again at the source and "
+        "run the ingest again"
     )
-    alike = periods.compared(config.model_copy(update={"against": None}), period)
+    alike = next(iter(periods.alike(period, config.model_copy(update={"against": None}))), None)
     usual = num_rows.get(alike) if alike is not None else None
-    has_other = config.against is not None and alike != periods.compared(config, period)
-    if has_other and usual and not _has_drifted(num_rows[period], usual, config):
+    if alike != earlier and usual and not _has_drifted(num_rows[period], usual, config):
         # Most such nights are Saturdays.
         kind = "weekday" if periods.grain == "day" else "time"
         advice = (
@@ -177,6 +208,12 @@ def _advice(period: str, periods: WindowPeriods, num_rows: Mapping[str, int], co
             f"validate.volume.against. {advice}"
         )
     return advice
+
+
+def _admitting(*ratios: float) -> str:
+    """Return the setting with which such numbers of rows pass."""
+    tolerance = max(math.ceil(round(100 * abs(ratio - 1), 6)) for ratio in ratios) / 100
+    return f"validate.volume.tolerance: {tolerance:g}" if tolerance < 1 else "validate.volume: null"
 
 
 def _has_drifted(num_rows: int, num_rows_before: int, config: Volume) -> bool:

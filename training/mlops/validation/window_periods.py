@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -30,6 +30,8 @@ class WindowPeriods:
     """The most periods in a row without rows, where any may be without."""
     failed: Sequence[str] = ()
     """Those of earlier nights that have not passed: nothing is compared with them."""
+    earlier: Sequence[str] = ()
+    """Those before the window, of the snapshot that passed last, in which there had to be rows."""
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
@@ -43,16 +45,13 @@ class WindowPeriods:
     def newest(self) -> str:
         return self.looked_at[-1]
 
-    def compared(self, volume: Volume, period: str | None = None) -> str | None:
+    def alike(self, period: str, volume: Volume) -> Sequence[str]:
         """
-        Return the earlier period that a period's rows are compared with: one of its kind, unless ``against`` says
-        another distance, and like it one in which the calendar expects rows, or not.
+        Return the earlier periods that a period's rows may be compared with, newest first: those of its kind, unless
+        ``against`` says another distance, and like it ones in which the calendar expects rows, or not.
 
-        :param period: None: the newest
-        :return: None if the window has none
         :raises BadConfigError: where ``against`` is longer than the window
         """
-        period = self.newest if period is None else period
         if volume.against is not None and volume.against >= len(self.all) > 1:
             raise BadConfigError(
                 f"validate.volume.against is {volume.against}, but the snapshot's window has "
@@ -60,20 +59,33 @@ class WindowPeriods:
                 f"compare {period} with. Set ingest.window to at least {volume.against + 1}, or "
                 "validate.volume to null"
             )
-        expected, failed = set(self.expected), set(self.failed)
-        before = [each for each in reversed(self.looked_at) if each < period and each not in failed]
-        alike = [each for each in before if (each in expected) == (period in expected)]
+        expected, failed = {*self.earlier, *self.expected}, set(self.failed)
+        before = [each for each in (*self.earlier, *self.looked_at) if each < period and each not in failed]
+        alike = [each for each in reversed(before) if (each in expected) == (period in expected)]
         names = {number_of(each, self.grain): each for each in alike}
         distances = [volume.against] if volume.against else ALIKE[self.grain]
-        found = before_alike(number_of(period, self.grain), list(names), distances)
-        return None if found is None else names[found]
+        return [names[each] for each in before_alike(number_of(period, self.grain), list(names), distances)]
 
 
-def before_alike(newest: int, before: Sequence[int], distances: Sequence[int]) -> int | None:
+def not_passed(periods: Sequence[str], passed: Collection[str], interval_start: str) -> list[str]:
     """
-    Return the first of earlier periods that lies the first of the distances, or several times that, before one; or else
-    by the next distance.
+    Return the periods of earlier nights that have not passed, oldest first. What is older than all that passed is no
+    night's: the window has become longer.
+
+    :param periods: with rows, oldest first
+    :param passed: those of the snapshot that passed last
+    :param interval_start: first period of the data interval: those before it were of earlier nights
+    """
+    first = min(passed, default=interval_start)
+    return [period for period in periods[:-1] if first < period < interval_start and period not in passed]
+
+
+def before_alike(newest: int, before: Sequence[int], distances: Sequence[int]) -> Sequence[int]:
+    """
+    Return the earlier periods that lie the first of the distances, or several times that, before one; or else those by
+    the next distance.
 
     :param before: numbers of the periods, newest first
     """
-    return next((each for distance in distances for each in before if (newest - each) % distance == 0), None)
+    by_distance = ([each for each in before if (newest - each) % distance == 0] for distance in distances)
+    return next(filter(None, by_distance), [])

@@ -20,8 +20,9 @@ class Volume(Section):
     """0.2: between 0.8 and 1.2 times."""
     against: int | None = Field(default=None, ge=1)
     """Compare with the period this many before; where ``ingest.calendar`` expects no rows in it, with that twice as
-    many before, and so on. null: with the last of its kind that the window has: hours with that hour of the weekday or
-    else of the day before, days with the same weekday, months with the same month; or else with the one before."""
+    many before, and so on. null: with the last of its kind that passed, or the one before it: hours with that hour of
+    the weekday or else of the day before, days with the same weekday, months with the same month; or else with the one
+    before."""
 
     @property
     def low(self) -> float:
