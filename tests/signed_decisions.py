@@ -10,11 +10,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mlops.contract.refs import ModelVersionRef
 from mlops.signing.decision import Decision, Question, binding, decision_key
-from mlops.signing.keys import FileKey, SigningKey
+from mlops.signing.keys import FileKey, SigningKey, of_person
 
 KEY = FileKey(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
-TRUSTED = [KEY.public]
 FOREIGN = FileKey(Ed25519PrivateKey.from_private_bytes(bytes(32)))
+OTTOS = FileKey(Ed25519PrivateKey.from_private_bytes(bytes([1] * 32)))
+"""Of a person: it signs entries of audit trails only."""
+TRUSTED = [KEY.public, of_person(OTTOS.public)]
 
 
 def decision(version: ModelVersionRef, person: str | None = "vera", answer: int = 0, **changes: Any) -> Decision:

@@ -168,6 +168,12 @@ def _parser() -> argparse.ArgumentParser:
         help="a file with the private key, whose public half is FILE.pub; for show also awskms: and the id, ARN or "
         "alias of a key in AWS KMS",
     )
+    sub.add_argument(
+        "--person",
+        action="store_true",
+        help="a person has the key, who signs entries of audit trails (mlops models promote ...) and nothing else: "
+        "print the line of [mlops] release_public_keys that says so",
+    )
     command(
         "logins", logins, "make the users of MLflow's own login, for whom [mlops] names connections, and their rights"
     )

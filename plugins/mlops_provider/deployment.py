@@ -72,7 +72,7 @@ class Deployment:
     approval can be given.
     """
     release_public_keys: Path | None = None
-    """Public keys that are trusted, one a line; None: the one beside the file of the private key."""
+    """Trusted keys, see ``load_public_keys``; None: the one beside the file of the private key."""
     anchor_bucket: str | None = None
     """S3 bucket with Object Lock where the newest entry of each audit trail is kept too, beside Airflow's variables."""
     logins: Mapping[str, str] = field(default_factory=dict)
@@ -157,7 +157,7 @@ class Deployment:
             LAUNCHERS.import_path(launcher)
         except SpecError as error:
             raise SpecError(f"[{SECTION}] {error}") from None
-        tracking_uri = conf.get(SECTION, "tracking_uri", fallback="http://127.0.0.1:5000")
+        tracking_uri = conf.get(SECTION, "tracking_uri", fallback="http://127.0.0.1:5000").rstrip("/")
         return cls(
             home=home,
             store=conf.get(SECTION, "store", fallback=f"file://{home}/.local/store"),
@@ -197,21 +197,13 @@ class Deployment:
                 f"[{SECTION}] teams_file: the store of team {tenant.name!r}, {team.store}, and the deployment's own, "
                 f"{self.store}, are not apart: choose a bucket or a prefix beside it"
             )
-        if shared := list(self._in_common(team)):
-            raise SpecError(
-                "\n".join(
-                    f"[{SECTION}] teams_file: teams.{tenant.name}.{key} is {value!r}, which is the deployment's own "
-                    f"([{SECTION}] {option}): give the team one of its own, or remove it"
-                    for key, value, option in shared
-                )
-            )
         logins = {key.removesuffix("_login"): getattr(team, key) for key in LOGIN_KEYS}
         if team.tracking_uri is not None:
             tracking_uri = team.tracking_uri.rstrip("/")
             tracking_url = (team.tracking_url or tracking_uri).rstrip("/")
         else:
             tracking_uri, tracking_url = self.tracking_uri, self.tracking_url
-        return replace(
+        made = replace(
             self,
             tenant=tenant,
             store=team.store,
@@ -227,28 +219,45 @@ class Deployment:
             experiment_sources=team.experiment_sources,
             experiment_code=team.experiment_code,
         )
+        if shared := list(self._in_common(made, team)):
+            raise SpecError(
+                "\n".join(
+                    f"[{SECTION}] teams_file: teams.{tenant.name}.{key} is {value!r}, which is the deployment's own "
+                    f"([{SECTION}] {option}): give the team one of its own, or remove it"
+                    for key, value, option in shared
+                )
+            )
+        return made
 
-    def _in_common(self, team: Team) -> Iterator[tuple[str, str, str]]:
-        """Iterate over what a team has of the deployment's own and must not: its key, the value, our option."""
-        if team.kubernetes_namespace == self.kubernetes_namespace:
+    def _in_common(self, made: Deployment, team: Team) -> Iterator[tuple[str, str, str]]:
+        """
+        Iterate over what a team has of the deployment's own and must not: its key, the value, our option.
+
+        :param made: the deployment as the team has it
+        """
+        if made.kubernetes_namespace and made.kubernetes_namespace == self.kubernetes_namespace:
             yield "kubernetes_namespace", self.kubernetes_namespace, "kubernetes_namespace"
-        if self.release_key is not None and _key(self.home, team.release_key) == self.release_key:
+        if made.release_key is not None and made.release_key == self.release_key:
             yield "release_key", str(team.release_key), "release_key"
         # A workspace of the deployment's MLflow is a team's own, unless it is the one that we are in.
-        server = (team.tracking_uri or self.tracking_uri).rstrip("/")
-        if server == self.tracking_uri.rstrip("/") and team.workspace in (None, WORKSPACE):
-            key = "tracking_uri" if team.workspace is None else "workspace"
-            yield key, team.workspace or server, "tracking_uri"
-        own = {f"{purpose}_login": connection for purpose, connection in self.logins.items()}
+        if made.tracking_uri == self.tracking_uri and made.workspace in (None, WORKSPACE):
+            key = "tracking_uri" if made.workspace is None else "workspace"
+            yield key, made.workspace or made.tracking_uri, "tracking_uri"
+        own, theirs = _named_logins(self), {"store_connection": made.store_connection, **_named_logins(made)}
         if self.kubernetes_connection is not None:
             own["kubernetes_connection"] = self.kubernetes_connection
         for option, connection in own.items():
-            for key in ("store_connection", *LOGIN_KEYS):
-                if getattr(team, key) == connection:
+            for key, named in theirs.items():
+                if named == connection:
                     yield key, connection, option
             # Code of the team's recipes gets what is in them.
             if connection in team.allowed_connections:
                 yield "allowed_connections", connection, option
+
+
+def _named_logins(deployment: Deployment) -> dict[str, str]:
+    """Connections at MLflow, by the keys that name them."""
+    return {f"{purpose}_login": connection for purpose, connection in deployment.logins.items()}
 
 
 def tenant_of(team: str | None, file: str | Path | None = None) -> Tenant:

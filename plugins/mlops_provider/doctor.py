@@ -25,14 +25,13 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from mlops.contract.outages import store_cause
-from mlops.contract.section import SpecError
-from mlops.signing.keys import UnusableKeyError, is_in_service, load_key, load_public_keys
+from mlops.signing.keys import PERSON, UnusableKeyError, is_in_service, is_of_person, load_key, load_public_keys
 from mlops_provider.connections import login_of, store_of
 from mlops_provider.deployment import LOGINS, RUNTIMES, SECTION, Deployment
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.local.client import AirflowClient
 from mlops_provider.spec import Pipeline
-from mlops_provider.spec_file import SUFFIX, load_pipeline, pipeline_files
+from mlops_provider.spec_file import SUFFIX, load_pipeline, pipeline_files, why_broken
 
 _LOCKS: Final[Mapping[str, str]] = {
     "airflow": "requirements.txt",
@@ -89,8 +88,8 @@ def _pipelines(folder: Path, sound: list[Pipeline]) -> Iterator[Finding]:
     for path in pipeline_files(folder):
         try:
             sound.append(load_pipeline(path))
-        except (SpecError, OSError) as error:
-            found = str(error).splitlines()[0]
+        except Exception as error:  # whatever is wrong with one of them, the rest is looked at
+            found = why_broken(path, error).splitlines()[0]
             yield Finding(subject="pipelines", state="broken", found=found, fix=f"see mlops lint {path}")
     if sound:
         yield Finding(subject="pipelines", state="ok", found=f"{len(sound)} files *{SUFFIX} are sound")
@@ -347,9 +346,11 @@ def _release_key(deployment: Deployment) -> Finding:
         fix = "" if Path(key).exists() else f"mlops keys new {key}"
         return Finding(subject=subject, state="broken", found=str(error), fix=fix)
     if public not in trusted:
-        fix = f"add what `mlops keys show {key}` says to {file}"
+        fix = f"add what `mlops keys show {key}` says to {file}, without the word {PERSON!r} behind it"
         return Finding(subject=subject, state="broken", found=f"{key} is not among those trusted in {file}", fix=fix)
-    return Finding(subject=subject, state="ok", found=f"{key} is trusted")
+    people = sum(map(is_of_person, trusted))
+    found = f"{key} is trusted; keys that sign approvals: {len(trusted) - people}, that people have: {people}"
+    return Finding(subject=subject, state="ok", found=found)
 
 
 def _some(names: list[str]) -> str:

@@ -71,7 +71,8 @@ def get_provider_info() -> dict[str, Any]:
                         "/etc/mlops/release.pem",
                     ),
                     "release_public_keys": _option(
-                        "File with the trusted public keys, one a line; default: <release_key>.pub of a file",
+                        "File with the trusted public keys, one a line, with `person` behind those that people have, "
+                        "who sign entries of audit trails only; default: <release_key>.pub of a file",
                         "/etc/mlops/release.pub",
                     ),
                     "anchor_bucket": _option(

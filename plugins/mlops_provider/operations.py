@@ -10,8 +10,18 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from mlops.contract.section import SpecError
 from mlops.contract.step import TRACKING_VARIABLES
-from mlops.signing.keys import UnusableKeyError, is_in_service, key_id, load_key, make_key
+from mlops.signing.keys import (
+    UnusableKeyError,
+    is_in_service,
+    key_id,
+    load_key,
+    load_public_keys,
+    make_key,
+    of_person,
+    public_file,
+)
 from mlops_provider.connections import login_of
 from mlops_provider.deployment import LOGINS, Deployment, all_teams
 from mlops_provider.handed_over import airflow_of, aside, print_json
@@ -27,15 +37,28 @@ def keys(options: argparse.Namespace, console: Console) -> int:
             )
         if (file := Path(options.key)).exists():
             raise UnusableKeyError(f"{file} exists already: a lost key cannot be made again, so none is replaced")
-        make_key(file)
+        make_key(file, person=options.person)
     public = load_key(options.key).public
-    console.print(f"{public}  # key {key_id(public)}", markup=False, soft_wrap=True)
+    line = of_person(public) if options.person or _is_told_of_a_person(options.key, public) else public
+    console.print(f"{line}  # key {key_id(public)}", markup=False, soft_wrap=True)
     return 0
+
+
+def _is_told_of_a_person(key: str, public: str) -> bool:
+    """Whether the file beside a key says that a person has it."""
+    file = None if is_in_service(key) else public_file(Path(key))
+    return file is not None and file.exists() and of_person(public) in load_public_keys(file)
 
 
 def logins(options: argparse.Namespace, console: Console) -> int:
     admin = Login(os.environ.get(TRACKING_VARIABLES[0], ""), os.environ.get(TRACKING_VARIABLES[1], ""))
-    found = [Deployment.load(team) for team in (None, *all_teams())]
+    found, left_out = [Deployment.load(None)], False
+    for team in all_teams():
+        try:
+            found.append(Deployment.load(team))
+        except SpecError as error:  # the others' users are made all the same
+            console.print(f"left out team {team}: {error}", markup=False)
+            left_out = True
     if not any(deployment.logins for deployment in found):
         options_of = ", ".join(f"{purpose}_login" for purpose in LOGINS)
         raise LoginsError(f"[mlops] names no connection with a user of MLflow: set {options_of}")
@@ -47,7 +70,7 @@ def logins(options: argparse.Namespace, console: Console) -> int:
         users = {purpose: login for purpose, login in asked.items() if login is not None}
         for done in make_logins(deployment.tracking_uri, admin, users):
             console.print(done, markup=False)
-    return 0
+    return int(left_out)
 
 
 def gc(options: argparse.Namespace, console: Console) -> int:

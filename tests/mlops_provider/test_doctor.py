@@ -12,7 +12,7 @@ import services
 from project import REPOSITORY, make_project
 from terminal import Terminal
 
-from mlops.signing.keys import make_key
+from mlops.signing.keys import make_key, public_file
 from mlops_provider.local.ports import free_port
 
 Findings = Mapping[str, list[tuple[str, str, str]]]
@@ -61,17 +61,34 @@ def test_of_a_project_without_anything_all_is_said_at_once(tmp_path: Path, nowhe
     assert [path.name for path in (tmp_path / "store").rglob("*") if path.is_file()] == [], "it leaves nothing behind"
 
 
+def test_a_pipeline_s_file_that_nothing_can_be_made_of_hides_nothing_else(tmp_path: Path, nowhere: str) -> None:
+    """Broken: the doctor ends with a stack trace at the first file whose YAML is odd."""
+    home = tmp_path / "home"
+    (home / "dags").mkdir(parents=True)
+    (home / "dags/odd.pipeline.yaml").write_text("? [a]\n: 1\n")
+    (home / "dags/wrong.pipeline.yaml").write_text("schedule: daily\n")
+    code, found = findings(Terminal(home, tmp_path / "store", nowhere), "--airflow-url", nowhere)
+    (odd, wrong) = found["pipelines"]
+    assert (code, odd[0], odd[2]) == (1, "broken", f"see mlops lint {home}/dags/odd.pipeline.yaml")
+    assert odd[1].startswith("odd.pipeline.yaml:1:1: no pipeline can be made of it: TypeError(")
+    assert (wrong[0], wrong[1][:26]) == ("broken", "wrong.pipeline.yaml:1:1: t")
+    assert "store" in found
+
+
 @pytest.mark.server
 def test_packages_that_are_not_those_of_the_lock_file_are_named(tmp_path: Path, nowhere: str, tracking: str) -> None:
     home = make_project(tmp_path / "home")
     key = tmp_path / "release.pem"
     make_key(key)
+    make_key(tmp_path / "vera.pem", person=True)
+    with public_file(key).open("a") as lines:
+        lines.write(public_file(tmp_path / "vera.pem").read_text())
     terminal = Terminal(home, tmp_path / "store", tracking)
     code, found = findings(terminal, "--airflow-url", nowhere, AIRFLOW__MLOPS__RELEASE_KEY=str(key))
     assert code == 0, found
     assert [each[0] for each in found["training runtime"]] == ["ok"], found
     assert found["training runtime"][0][1].endswith("packages as in training/requirements.txt")
-    assert found["release key"] == [("ok", f"{key} is trusted", "")]
+    assert found["release key"] == [("ok", f"{key} is trusted; keys that sign approvals: 1, that people have: 1", "")]
     assert "to whoever asks" in found["MLflow"][0][1]
     (home / "training").unlink()
     (home / "training").mkdir()

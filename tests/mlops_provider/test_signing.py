@@ -11,7 +11,14 @@ from services import kms_server
 from signed_decisions import KEY, TRUSTED
 
 from mlops.signing.envelope import EnvelopeError, seal, statement_of, unseal
-from mlops.signing.keys import KeyServiceAwayError, UnusableKeyError, load_key, load_public_keys
+from mlops.signing.keys import (
+    KeyServiceAwayError,
+    UnusableKeyError,
+    load_key,
+    load_public_keys,
+    of_person,
+    public_file,
+)
 from mlops_provider.cli import main
 from mlops_provider.local.ports import free_port
 
@@ -46,6 +53,18 @@ def test_a_key_in_kms_signs_what_its_public_half_verifies(tmp_path: Path, capsys
     forged = envelope.replace(b"eyJ", b"eyK", 1)
     with pytest.raises(EnvelopeError, match="changed after key"):
         unseal(forged, keys, "urn:test")
+
+
+def test_a_person_gets_a_line_that_trusts_no_approval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Broken: whoever runs the deployment trusts a colleague's key with everybody's answers."""
+    key, trusted = tmp_path / "vera.pem", tmp_path / "release.pub"
+    assert main(["keys", "new", "--person", str(key)]) == 0
+    printed = capsys.readouterr().out
+    trusted.write_text(printed)
+    assert load_public_keys(trusted) == load_public_keys(public_file(key)) == [of_person(load_key(key).public)]
+    for again in ([], ["--person"]):
+        assert main(["keys", "show", *again, str(key)]) == 0
+        assert capsys.readouterr().out == printed
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ Airflow's form, and by nothing that is asked for here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -20,6 +19,7 @@ from mlops.contract.section import SpecError
 from mlops.contract.stages import ARCHIVED, CANARY, CHAMPION, PRODUCTION, STAGING
 from mlops.signing.envelope import EnvelopeError
 from mlops.signing.packages import SIGNATURE_TAG, PackageSeal
+from mlops.signing.seals import entry_key, entry_numbers
 from mlops_provider.airflow_pages import form_page, run_page
 from mlops_provider.api.airflow import Airflow, AirflowDep
 from mlops_provider.api.deployments import of_name
@@ -51,7 +51,6 @@ _AT_WORK: Final = (
     "scheduled", "queued", "running", "restarting", "awaiting_input", "deferred", "up_for_reschedule", "up_for_retry",
 )  # fmt: skip
 """States of a task that has begun, or is about to."""
-_ENTRY: Final = re.compile(r"\d{12}\.json")
 _BY_OTHER_MEANS: Final[Mapping[str, str]] = {
     STAGING: "register puts a version there, once, and nothing leads back",
     CANARY: "the canary of its pipeline does (promote.canary), once its approvers have said yes",
@@ -272,9 +271,9 @@ async def _former_champions(model: str) -> list[str] | None:
     """Return those that rollbacks lead to, the latest last; None where the audit trail cannot be read so."""
     store = await of_name(model, store_of)
     paths = [entry["path"] async for page in obstore.list(store, f"models/{model}/audit") for entry in page]
-    keys = [path for path in paths if _ENTRY.fullmatch(path.rpartition("/")[2])]
+    numbers = entry_numbers(model, paths)
     try:
-        newest = await read_json(store, max(keys)) if keys else None
+        newest = await read_json(store, entry_key(model, numbers[-1])) if numbers else None
         return None if newest is None else [str(each) for each in newest["stages"]["former"]]
     except (ValueError, KeyError, TypeError):  # whoever acts on it says what is wrong
         return None

@@ -7,7 +7,15 @@ from contextlib import contextmanager
 
 from mlops.contract.outages import KEY_SERVICE
 from mlops.signing.envelope import SignedRecord
-from mlops.signing.keys import KeyServiceAwayError, SigningKey, UnusableKeyError, load_key, load_public_keys
+from mlops.signing.keys import (
+    PERSON,
+    KeyServiceAwayError,
+    SigningKey,
+    UnusableKeyError,
+    load_key,
+    load_public_keys,
+    of_person,
+)
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, StepOutageError
 
@@ -19,10 +27,14 @@ def check_can_sign(deployment: Deployment, task_id: str) -> None:
     """
     with _key_errors():
         public = _signing_key(deployment, task_id).public
-    if public not in trusted_keys(deployment):
+    trusted = trusted_keys(deployment)
+    if public not in trusted:
+        fix = f"add its public half, {public}"
+        if of_person(public) in trusted:
+            fix = f"its line, {public}, ends with {PERSON!r}, as of a key that signs no approvals: remove that word"
         raise StepFailedError(
-            f"task {task_id!r}: what [mlops] release_key signs would not be trusted: add its public half to "
-            f"{deployment.public_keys_file}, {public}"
+            f"task {task_id!r}: what [mlops] release_key signs would not be trusted. In {deployment.public_keys_file} "
+            f"{fix}"
         )
 
 
@@ -56,6 +68,16 @@ def trusted_keys(deployment: Deployment) -> list[str]:
         return load_public_keys(path)
     except UnusableKeyError as error:
         raise StepFailedError(f"[mlops] {error}") from error
+
+
+def trail_keys(deployment: Deployment) -> list[str]:
+    """
+    Return the public keys that entries of audit trails are checked with. There are none where the deployment has no key
+    of its own: it signs nothing then, and nobody can tell who has written an entry.
+
+    :raises StepFailedError: where it has one, and trusts none
+    """
+    return trusted_keys(deployment) if deployment.release_key is not None else []
 
 
 def _signing_key(deployment: Deployment, task_id: str) -> SigningKey:

@@ -3,10 +3,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import re
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import AssetAlias
 
@@ -14,7 +14,7 @@ from mlops.contract.refs import ModelVersionRef, Ref, RefError
 from mlops.contract.section import Section
 from mlops.contract.stage_moves import Stages
 from mlops.contract.stages import reason_of
-from mlops.signing.seals import ENTRY, Seal
+from mlops.signing.seals import ENTRY, entry_key, entry_numbers
 from mlops_provider.assets import event_extra, model_asset
 from mlops_provider.deployment import Deployment, all_teams, tenant_of_name
 from mlops_provider.exceptions import StepFailedError, StepRetryableError
@@ -22,7 +22,7 @@ from mlops_provider.links import ModelLink, model_url
 from mlops_provider.operator_keys import ROLLBACK
 from mlops_provider.operators.approve import everybody_is_admin
 from mlops_provider.operators.champion import champion_of, why_not_champion
-from mlops_provider.operators.keys import trusted_keys
+from mlops_provider.operators.keys import trail_keys
 from mlops_provider.operators.promote import move
 from mlops_provider.operators.transition import TransitionOperator, is_sealed
 from mlops_provider.registry import NotOursError
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from obstore.store import ObjectStore
 
+_SIGNED_SECONDS: Final = 30.0
 TAKEN_BACK = "taken_back"
 """In the task's state: the ref of the champion that the first try found. A retry must not take back the one before."""
 
@@ -173,8 +174,7 @@ class RollbackOperator(TransitionOperator):
             if found.version != self.champion:
                 raise self._other(found)
             return
-        # Where nothing is signed, nobody can tell who has written an entry.
-        trusted = trusted_keys(deployment) if deployment.release_key is not None else []
+        trusted = trail_keys(deployment)
         with store_errors(deployment.store, f"task {self.task_id!r} cannot read the audit trail"):
             try:
                 then = asyncio.run(champion_at(store_of(deployment), self.model, asked_at, trusted))
@@ -216,26 +216,31 @@ async def champion_at(store: ObjectStore, model: str, moment: datetime, trusted:
 
     from mlops_provider.committed import read_bytes
 
-    folder = f"models/{model}/audit"
-    # Not what lies in a folder below: that is somebody's copy.
-    name = re.compile(rf"{re.escape(folder)}/(\d{{12}})\.json", re.ASCII)
-    paths = [entry["path"] async for page in obstore.list(store, folder) for entry in page]
-    for match in filter(None, map(name.fullmatch, sorted(paths, reverse=True))):
-        if (data := await read_bytes(store, match[0])) is None:
+    paths = [entry["path"] async for page in obstore.list(store, f"models/{model}/audit") for entry in page]
+    for number in reversed(entry_numbers(model, paths)):
+        key = entry_key(model, number)
+        if (data := await read_bytes(store, key)) is None:
             continue
-        entry, number = json.loads(data), int(match[1])
+        entry = json.loads(data)
         if datetime.fromisoformat(entry["at"]) > moment:
             continue
-        seal = Seal(model=model, number=number, sha256=hashlib.sha256(data).hexdigest(), signed_for="", at="")
-        if trusted and not await is_sealed(store, seal, trusted):
+        if trusted and not await _is_soon_sealed(store, model, number, hashlib.sha256(data).hexdigest(), trusted):
             raise StepRetryableError(
-                f"which version of {model} was in production at {moment:%Y-%m-%d %H:%M:%S} UTC is said by {match[0]}, "
-                "which no trusted key has signed. Clear the task that made it; where it is gone, look at the entry and "
-                f"sign it: mlops audit sign {model} {number} --why ...; where nobody made it: mlops models adopt "
-                f"{model} --why ..., and trigger a new run"
+                f"which version of {model} was in production at {moment:%Y-%m-%d %H:%M:%S} UTC is said by {key}, which "
+                "no trusted key has signed. Clear the task that made it; where it is gone, look at the entry and sign "
+                f"it: mlops audit sign {model} {number} --why ...; where nobody made it: mlops models adopt {model} "
+                "--why ..., and trigger a new run"
             )
         return Stages.from_wire(entry["stages"]).champion
     return None
+
+
+async def _is_soon_sealed(store: ObjectStore, model: str, number: int, sha256: str, trusted: list[str]) -> bool:
+    """Whether an entry is signed by now; the task that has just made one signs it within seconds."""
+    deadline = time.monotonic() + _SIGNED_SECONDS
+    while not (sealed := await is_sealed(store, model, number, sha256, trusted)) and time.monotonic() < deadline:
+        await asyncio.sleep(1.0)
+    return sealed
 
 
 def rollback_dag_id(model: str) -> str:

@@ -26,7 +26,7 @@ from mlops_provider.exceptions import StepFailedError, StepOutageError
 from mlops_provider.launchers.base import Outcome
 from mlops_provider.operators.asked_transition import AskedTransition, NotAskedError
 from mlops_provider.operators.base import StepOperator
-from mlops_provider.operators.keys import signed, trusted_keys
+from mlops_provider.operators.keys import signed, trail_keys, trusted_keys
 from mlops_provider.operators.runs import Asked
 
 if TYPE_CHECKING:
@@ -94,9 +94,7 @@ class TransitionOperator(StepOperator):
         self.check_own(ref)
         self.check_trail(model, deployment)
         # Not among the settings: another key is no reason to do the work again.
-        # Without a key nothing is signed, so that nothing can be asked to be.
-        keys = trusted_keys(deployment) if deployment.release_key is not None else []
-        return replace(document, config={**document.config, "keys": keys})
+        return replace(document, config={**document.config, "keys": trail_keys(deployment)})
 
     def _conclude(self, outcome: Outcome, context: Context, deployment: Deployment) -> dict[str, Any]:
         result = outcome.result
@@ -208,7 +206,7 @@ class TransitionOperator(StepOperator):
         envelope = signed(seal, deployment, self.task_id)
         with store_errors(deployment.store, f"task {self.task_id!r} cannot sign the audit trail"):
             trusted, store = trusted_keys(deployment), store_of(deployment)
-            if not asyncio.run(is_sealed(store, seal, trusted)):
+            if not asyncio.run(is_sealed(store, model, number, sha256, trusted)):
                 asyncio.run(self._check_entry(store, seal, asked, trusted))
                 asyncio.run(self._put(store, seal, envelope, trusted))
         for keeper in _keepers(deployment):
@@ -230,7 +228,7 @@ class TransitionOperator(StepOperator):
             if seal.number > 1:
                 earlier = await read_bytes(store, entry_key(seal.model, seal.number - 1)) or b""
                 previous = hashlib.sha256(earlier).hexdigest()
-                if not await is_sealed(store, replace(seal, number=seal.number - 1, sha256=previous), trusted):
+                if not await is_sealed(store, seal.model, seal.number - 1, previous, trusted):
                     raise NotAskedError(
                         "nobody has signed the one before it (mlops audit sign "
                         f"{seal.model} {seal.number - 1} --why ...)"
@@ -270,17 +268,21 @@ class TransitionOperator(StepOperator):
             )
 
 
-async def is_sealed(store: ObjectStore, seal: Seal, trusted: list[str]) -> bool:
-    """Return True if a trusted key has signed the entry that a seal names, for whomever."""
+async def is_sealed(store: ObjectStore, model: str, number: int, sha256: str, trusted: list[str]) -> bool:
+    """
+    Return True if a trusted key has signed an entry, for whomever.
+
+    :param sha256: digest of the entry's bytes
+    """
     from mlops_provider.committed import read_bytes
 
-    if (there := await read_bytes(store, seal_key(seal.model, seal.number))) is None:
+    if (there := await read_bytes(store, seal_key(model, number))) is None:
         return False
     try:
         found = Seal.unsealed(there, trusted)
     except EnvelopeError:
         return False
-    return (found.model, found.number, found.sha256) == (seal.model, seal.number, seal.sha256)
+    return (found.model, found.number, found.sha256) == (model, number, sha256)
 
 
 def _keepers(deployment: Deployment) -> Iterator[Keeper]:

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from airflow.api_fastapi.core_api.security import get_user
+from busy_server import busy_server
 from fastapi import FastAPI
 from project import REPOSITORY
 from signed_decisions import FOREIGN, KEY
@@ -410,6 +411,36 @@ def test_a_rollback_that_would_do_nothing_is_refused_before_it_runs(world: World
         status, told = world.ask("POST", ROLLBACK, body)
         assert (status, said in told) == (422, True), told
     assert world.runs == {}
+
+
+def test_a_file_in_a_folder_below_the_audit_trail_is_not_its_newest_entry(world: World) -> None:
+    """Broken: a copy that somebody has made there says which champions there were."""
+    world.champion = 4
+    world.trail(former=[])
+    copy = world.store / f"models/{MODEL}/audit/copies/000000000011.json"
+    copy.parent.mkdir()
+    copy.write_text(json.dumps({"stages": {"live": {}, "former": ["1", "3"]}}))
+    status, said = world.ask("POST", ROLLBACK, {"why": "complaints"})
+    assert (status, f"there is no former champion of {MODEL} to go back to" in said) == (409, True), said
+    world.register(3, "archived")
+    status, said = world.ask("PUT", VERSION, {"stage": "production"})
+    assert (status, f"mlops models promote {MODEL} 3 --why ... puts it into production all the same" in said) == (
+        409, True
+    ), said  # fmt: skip
+
+
+def test_where_the_store_refuses_the_answer_has_its_word_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken: nobody can tell a missing right from a wrong key."""
+    world.champion = 4
+    monkeypatch.setenv("AIRFLOW__MLOPS__STORE", "s3://bucket/prefix")
+    for name, value in {"ALLOW_HTTP": "true", "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "REGION": "r"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    with busy_server() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        server.status = 403
+        server.body = b"<?xml version='1.0'?>\n<Error><Code>AccessDenied</Code><Message>No.</Message></Error>"
+        status, said = world.ask("POST", ROLLBACK, {"why": "complaints"})
+    assert (status, said.startswith("the store cannot be read: "), said[-19:]) == (502, True, ": AccessDenied: No.")
 
 
 def test_airflow_says_who_may_take_back_and_whether_it_can(world: World) -> None:

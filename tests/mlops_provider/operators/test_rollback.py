@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -139,14 +140,20 @@ def test_where_entries_are_signed_an_unsigned_one_names_no_champion(
     """Broken: the same by an entry that is written where entries are, and that nobody answers for."""
     make_key(tmp_path / "release.pem")
     monkeypatch.setenv("AIRFLOW__MLOPS__RELEASE_KEY", str(tmp_path / "release.pem"))
+    monkeypatch.setattr(rollback, "_SIGNED_SECONDS", 0.0)
     with pytest.raises(StepRetryableError, match=rf"is said by {entry_key('p', 2)}, which no trusted key .* sign p 2"):
         world.run()
+    # The task that has just made it signs it while the rollback waits.
+    monkeypatch.setattr(rollback, "_SIGNED_SECONDS", 60.0)
     digest = hashlib.sha256((world.folder / entry_key("p", 2)).read_bytes()).hexdigest()
     seal = Seal(model="p", number=2, sha256=digest, signed_for="the night", at=ASKED.isoformat())
     path = world.folder / seal_key("p", 2)
     path.parent.mkdir()
-    path.write_bytes(seal.sealed(load_key(str(tmp_path / "release.pem"))))
+    envelope = seal.sealed(load_key(str(tmp_path / "release.pem")))
+    signing = threading.Timer(0.5, path.write_bytes, [envelope])
+    signing.start()
     assert world.run() == "2"
+    signing.join()
 
 
 def test_a_damaged_trail_is_named(world: World) -> None:

@@ -42,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
-    make_key(tmp_path / "vera.pem")
+    make_key(tmp_path / "vera.pem", person=True)
     return tmp_path / "vera.pem"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from committed_refs import chain
-from signed_decisions import FOREIGN, KEY, TRUSTED, decision, flipped, record
+from signed_decisions import FOREIGN, KEY, OTTOS, TRUSTED, decision, flipped, record
 
 from mlops.contract.refs import ModelVersionRef
 from mlops.contract.stage_moves import Live
@@ -67,6 +67,7 @@ def test_an_approver_in_the_trail_is_not_enough(store: Store) -> None:
 
 FORGERIES: dict[str, Callable[[Store], str]] = {
     "signed by another key": lambda store: record(store, decision(VERSION), key=FOREIGN),
+    "signed by a person's own key": lambda store: record(store, decision(VERSION), key=OTTOS),
     "about another version": lambda store: record(store, decision(OTHER)),
     "about another lineage": lambda store: record(store, decision(FORGED)),
     "about another model": lambda store: record(store, decision(dataclasses.replace(VERSION, name="other"))),

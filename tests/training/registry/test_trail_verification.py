@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from signed_decisions import FOREIGN, KEY, TRUSTED, flipped
+from signed_decisions import FOREIGN, KEY, OTTOS, TRUSTED, flipped
 
 from mlops.commands.signing import sign_entry
 from mlops.contract.stage_moves import archived, promoted, rolled_back
@@ -79,7 +79,7 @@ class Trail:
 
 @pytest.fixture
 def trail(promotion: Promotion, new_version: Callable[..., str], tmp_path: Path) -> Trail:
-    """Seven entries, each signed: of two nights, an approval and a rollback."""
+    """Seven entries, each signed, one by a person: of two nights, an approval and a rollback."""
     promotion.promote(new_version(), BY, judged_against=None)
     second = new_version()
     decisions = [signed_decision(promotion, second)]
@@ -88,7 +88,8 @@ def trail(promotion: Promotion, new_version: Callable[..., str], tmp_path: Path)
     promotion.roll_back(BY)
     new_version()
     for entry in promotion.trail.newest_first():
-        assert sign_entry(promotion.trail.store, entry, KEY, "the night", TRUSTED)
+        key = OTTOS if entry.action == "rollback" else KEY
+        assert sign_entry(promotion.trail.store, entry, key, "the night", TRUSTED)
     shutil.copytree(promotion.trail.store.uri.removeprefix("file://"), tmp_path / "copy")
     return Trail(tmp_path / "copy", promotion.registry.name)
 

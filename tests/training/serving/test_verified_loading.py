@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import requests
 from mlflow import MlflowClient
-from signed_decisions import FOREIGN, KEY, TRUSTED
+from signed_decisions import FOREIGN, KEY, OTTOS, TRUSTED
 
 from mlops.contract.refs import ModelVersionRef
 from mlops.serving.verified_loading import ForgedModelError, fetch_verified, load_verified
@@ -68,10 +68,11 @@ def test_files_that_were_replaced_are_not_loaded(
         load_verified(*places, tmp_path / "again", trusted=TRUSTED)
     assert not (tmp_path / "spied").exists()
 
-    # A signature of somebody else, or of another version, does not help.
-    sign(project, version, FOREIGN)
-    with pytest.raises(ForgedModelError, match="does not hold: it is signed by"):
-        load_verified(*places, tmp_path / "foreign", trusted=TRUSTED)
+    # A signature of somebody else, of a person, or of another version, does not help.
+    for key in (FOREIGN, OTTOS):
+        sign(project, version, key)
+        with pytest.raises(ForgedModelError, match="does not hold: it is signed by"):
+            load_verified(*places, tmp_path / "foreign", trusted=TRUSTED)
     sign(project, version, number="7")
     with pytest.raises(ForgedModelError, match=f"is that of {version.name}/7"):
         load_verified(*places, tmp_path / "other", trusted=TRUSTED)

@@ -9,7 +9,9 @@ import pytest
 from signed_decisions import FOREIGN, KEY, TRUSTED
 
 from mlops.signing.envelope import EnvelopeError, seal, statement_of, unseal
-from mlops.signing.keys import UnusableKeyError, load_key, load_public_keys, make_key, public_file
+from mlops.signing.keys import UnusableKeyError, load_key, load_public_keys, make_key, of_person, public_file
+from mlops.signing.packages import PackageSeal
+from mlops.signing.seals import Seal
 
 STATEMENT = statement_of("toy/3", "0" * 64, "urn:test", {"approved": True})
 
@@ -40,6 +42,36 @@ def test_a_rotated_key_counts_as_long_as_it_is_listed(tmp_path: Path) -> None:
     path.write_text(FOREIGN.public)
     with pytest.raises(EnvelopeError, match="it is signed by .*, and trusted are"):
         unseal(seal(STATEMENT, KEY), load_public_keys(path), "urn:test")
+
+
+def test_a_persons_key_signs_entries_and_nothing_else(tmp_path: Path) -> None:
+    """Broken: an approver who may write the store signs another one's yes."""
+    make_key(tmp_path / "vera.pem", person=True)
+    vera = load_key(tmp_path / "vera.pem")
+    trusted = tmp_path / "release.pub"
+    trusted.write_text(TRUSTED[0] + "\n" + public_file(tmp_path / "vera.pem").read_text())
+    keys = load_public_keys(trusted)
+    seal = Seal(model="toy", number=1, sha256="0" * 64, signed_for="vera: why", at="2026-11-22T12:00:00+00:00")
+    assert [Seal.unsealed(seal.sealed(key), keys) for key in (KEY, vera)] == [seal, seal]
+    package = PackageSeal(model="toy", version="1", sha256="0" * 64, files="x", signed_for="the night")
+    assert PackageSeal.unsealed(package.sealed(KEY), keys) == package
+    with pytest.raises(EnvelopeError, match="it is signed by .*, and trusted are"):
+        PackageSeal.unsealed(package.sealed(vera), keys)
+    with pytest.raises(EnvelopeError, match="no key is trusted to sign such a record"):
+        PackageSeal.unsealed(package.sealed(vera), keys[1:])
+
+
+def test_a_key_is_a_persons_or_not(tmp_path: Path) -> None:
+    """Broken: a mistyped word trusts a person's key with approvals."""
+    path = tmp_path / "release.pub"
+    path.write_text(f"{FOREIGN.public}  person # Vera's\n{TRUSTED[0]}\n")
+    assert load_public_keys(path) == [of_person(FOREIGN.public), TRUSTED[0]]
+    path.write_text(f"{FOREIGN.public} persn\n")
+    with pytest.raises(UnusableKeyError, match="has 'persn' behind the key [0-9a-f]{16}: there may be 'person'"):
+        load_public_keys(path)
+    path.write_text(f"{FOREIGN.public} person\n{FOREIGN.public}\n")
+    with pytest.raises(UnusableKeyError, match="has the key [0-9a-f]{16} twice, once as that of a person"):
+        load_public_keys(path)
 
 
 def test_a_statement_of_another_kind_is_refused() -> None:

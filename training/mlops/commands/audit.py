@@ -55,9 +55,13 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _verify(options: argparse.Namespace, places: Places, console: Console) -> int:
-    given = {model: {**anchor} for model, anchor in (options.anchors or {}).items()}
-    flaws = {model: anchor.pop("flaw") for model, anchor in given.items() if "flaw" in anchor}
-    anchors = {model: Anchor(**anchor) for model, anchor in given.items() if anchor}
+    given = options.anchors or {}
+    flaws = {model: known["flaw"] for model, known in given.items() if "flaw" in known}
+    anchors = {
+        model: Anchor(number=known["number"], sha256=known["sha256"])
+        for model, known in given.items()
+        if "number" in known
+    }
     aliases = _aliases(places)
     in_stages = [name for name, named in (aliases or {}).items() if named]
     audited = {*_with_trail(places.store), *given, *in_stages}

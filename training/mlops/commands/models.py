@@ -200,9 +200,8 @@ def _verify(options: argparse.Namespace, places: Places, console: Console) -> in
 
 def _move(options: argparse.Namespace, places: Places, console: Console) -> int:
     key = signing_key(options.key, options.trusted)  # before anything is done that could not be signed
-    trusted = [*options.trusted, key.public]
     # Where the deployment trusts nobody, its tasks sign nothing.
-    promotion = Promotion.of(_registry(options, places), places.store, trusted if options.trusted else ())
+    promotion = Promotion.of(_registry(options, places), places.store, options.trusted)
     by = Author(who=person(), why=options.why)
     before = promotion.trail.last()
     match options.action:
@@ -220,7 +219,7 @@ def _move(options: argparse.Namespace, places: Places, console: Console) -> int:
             entry = promotion.adopt(by)
     # Not where somebody else was quicker: what a person has not said they do not answer for.
     if (entry.who, entry.why, entry.action) == (by.who, by.why, options.action):
-        sign_entry(places.store, entry, key, f"{by.who}: {by.why}", trusted)
+        sign_entry(places.store, entry, key, f"{by.who}: {by.why}", options.trusted)
         tell_signed(options.signed, entry)
     left = sorted(set(before.stages.live if before else ()) - set(entry.stages.live), key=int)
     archived = f"; archived: version {', '.join(left)}" if left else ""

@@ -14,7 +14,7 @@ from pathlib import Path
 from mlops.contract.step import BadConfigError
 from mlops.registry.audit import Entry
 from mlops.signing.envelope import EnvelopeError
-from mlops.signing.keys import KeyServiceAwayError, SigningKey, UnusableKeyError, load_key
+from mlops.signing.keys import KeyServiceAwayError, SigningKey, UnusableKeyError, load_key, of_person, public_half
 from mlops.signing.seals import Seal, seal_key
 from mlops.store import Store
 
@@ -23,9 +23,9 @@ def add_key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--key",
         metavar="FILE",
-        help="your private key, which signs the entry: `mlops keys new FILE` makes one, and a line of the deployment's "
-        "[mlops] release_public_keys trusts it; or awskms: and the id, ARN or alias of a key in AWS KMS (default: the "
-        "deployment's own, where you may use it)",
+        help="your private key, which signs the entry: `mlops keys new --person FILE` makes one, and prints the line "
+        "of the deployment's [mlops] release_public_keys that trusts it; or awskms: and the id, ARN or alias of a key "
+        "in AWS KMS (default: the deployment's own, where you may use it)",
     )
     parser.add_argument("--trusted", action="append", default=[], help=argparse.SUPPRESS)
     parser.add_argument("--signed", type=Path, help=argparse.SUPPRESS)
@@ -47,23 +47,23 @@ def signing_key(named: str | None, trusted: Sequence[str]) -> SigningKey:
     Load the key that entries are signed with.
 
     :param named: a file, or the URI of a key in a service
-    :param trusted: public keys; empty if the deployment names none
+    :param trusted: keys of the deployment, as of ``load_public_keys``; empty if it names none
     :raises BadConfigError: if there is none that can be used
     """
     if named is None:
         raise BadConfigError(
-            "an entry of the audit trail is signed: name your private key by --key FILE. `mlops keys new FILE` makes "
-            "one, and [mlops] release_public_keys lists those that are trusted"
+            "an entry of the audit trail is signed: name your private key by --key FILE. `mlops keys new --person "
+            "FILE` makes one, and [mlops] release_public_keys lists those that are trusted"
         )
     try:
         key = load_key(named)
         public = key.public
     except (UnusableKeyError, KeyServiceAwayError) as error:
         raise BadConfigError(str(error)) from error
-    if trusted and public not in trusted:
+    if trusted and public not in map(public_half, trusted):
         raise BadConfigError(
-            f"what {named} signs would not be trusted: add its public half to the deployment's [mlops] "
-            f"release_public_keys, {public}"
+            f"what {named} signs would not be trusted: add its line to the deployment's [mlops] release_public_keys, "
+            f"{of_person(public)}"
         )
     return key
 

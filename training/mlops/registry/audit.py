@@ -11,20 +11,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from mlops.contract.refs import Artifact, shorten
 from mlops.contract.stage_moves import Stages
 from mlops.contract.step import BadDataError
 from mlops.signing.envelope import EnvelopeError
-from mlops.signing.seals import ENTRY, Seal, entry_key, seal_key
+from mlops.signing.seals import ENTRY, Seal, TrailFolder, entry_key, entry_numbers, seal_key
 from mlops.store import Store
-
-_ENDINGS: Final = {"audit": r"\.json", "applied": "", "seals": r"\.json"}
-"""End of the names of a trail's objects, by their folder below that of the model."""
 
 
 class AuditError(BadDataError):
@@ -288,16 +284,12 @@ class AuditTrail:
                 f"{entry.digest[:12]}..., and was {expected[:12]}...; restore it from a backup"
             )
 
-    def numbers(self, *folders: str) -> set[int]:
-        """
-        Return the numbers of what lies in these folders of the trail: ``audit``, ``applied``, ``seals``. A file of
-        another name, or in a folder below, is somebody's copy.
-        """
+    def numbers(self, *folders: TrailFolder) -> set[int]:
+        """Return the numbers of what lies in these folders of the trail."""
         found: set[int] = set()
         for folder in folders:
-            place = f"models/{self.model}/{folder}"
-            name = re.compile(rf"{re.escape(place)}/(\d{{12}}){_ENDINGS[folder]}", re.ASCII)
-            found.update(int(match[1]) for match in map(name.fullmatch, self.store.list(place)) if match)
+            keys = self.store.list(f"models/{self.model}/{folder}")
+            found.update(entry_numbers(self.model, keys, folder))
         return found
 
     def written_by(self, who: str, action: str) -> dict[str, Artifact]:

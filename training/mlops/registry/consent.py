@@ -28,7 +28,7 @@ class Consent:
     store: Store
     version: ModelVersionRef
     trusted: Sequence[str]
-    """Public keys of the people who decide."""
+    """Public keys that record their answers; those that people have do not count."""
     minimum: int
     """Number of people who must have approved."""
 

@@ -47,7 +47,7 @@ def load_verified(tracking_uri: str, model: str, version: str, folder: Path, *, 
 
     :param version: a number or an alias
     :param folder: folder for its files, which stay for as long as the model is used; empty or missing
-    :param trusted: public keys, each the base64 of its 32 bytes, as ``mlops keys show`` prints them
+    :param trusted: public keys, as ``mlops keys show`` prints them; those of people sign no packages
     :raises ForgedModelError: if a file is not what was registered; none of its code has been run then
     """
     fetch_verified(tracking_uri, model, version, folder, trusted=trusted)

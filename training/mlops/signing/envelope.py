@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import Any, ClassVar, Final, Self
 
 from mlops.contract.refs import canonical_json
-from mlops.signing.keys import SigningKey, UnusableKeyError, key_id, verify
+from mlops.signing.keys import SigningKey, UnusableKeyError, is_of_person, key_id, public_half, verify
 
 PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
@@ -30,10 +30,12 @@ class SignedRecord(ABC):
     A dataclass that is kept as the predicate of a signed statement.
 
     :cvar predicate_type: the kind of statement, so that none is taken for another
+    :cvar people_sign: whether a key that is trusted as a person's may have signed it
     """
 
     __slots__ = ()
     predicate_type: ClassVar[str]
+    people_sign: ClassVar[bool] = False
 
     @abstractmethod
     def subject(self) -> tuple[str, str]:
@@ -55,10 +57,10 @@ class SignedRecord(ABC):
         """
         Read a record.
 
-        :param trusted: public keys
-        :raises EnvelopeError: where it is not signed by one of them, or was changed
+        :param trusted: keys of :func:`load_public_keys`
+        :raises EnvelopeError: where it is not signed by one of them, by a person who may not, or was changed
         """
-        statement = unseal(envelope, trusted, cls.predicate_type)
+        statement = unseal(envelope, trusted, cls.predicate_type, people_sign=cls.people_sign)
         try:
             return cls.from_predicate(statement["predicate"])
         except (TypeError, KeyError) as error:
@@ -72,17 +74,21 @@ def seal(statement: Mapping[str, Any], key: SigningKey) -> bytes:
     return canonical_json({"payload": _encode(payload), "payloadType": PAYLOAD_TYPE, "signatures": [signature]})
 
 
-def unseal(envelope: bytes, trusted: Iterable[str], predicate_type: str) -> dict[str, Any]:
+def unseal(
+    envelope: bytes, trusted: Iterable[str], predicate_type: str, *, people_sign: bool = False
+) -> dict[str, Any]:
     """
     Check an envelope and return its statement.
 
-    :param trusted: public keys, any one of which must have signed it
+    :param trusted: keys of :func:`load_public_keys`, any one of which must have signed it
     :param predicate_type: the kind of statement that it must be, so that none is taken for another
+    :param people_sign: whether a person's key may have
     :raises EnvelopeError: with what is wrong
     """
-    keys = {key_id(key): key for key in trusted}
+    halves = [public_half(key) for key in trusted if people_sign or not is_of_person(key)]
+    keys = {key_id(half): half for half in halves}
     if not keys:
-        raise EnvelopeError("no public key is given to check it with")
+        raise EnvelopeError("no key is trusted to sign such a record")
     try:
         return _statement(envelope, keys, predicate_type)
     except (EnvelopeError, UnusableKeyError):

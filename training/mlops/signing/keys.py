@@ -2,7 +2,8 @@
 Keys that sign: in a file, or in a key management service, which shows its key to nobody and signs with it.
 
 A public key is written as the base64 of its SubjectPublicKeyInfo (RFC 5280), on one line, as ``openssl pkey -in FILE
--pubout -outform DER | base64 -w0`` prints it; its id is the start of the SHA-256 of what is encoded.
+-pubout -outform DER | base64 -w0`` prints it; its id is the start of the SHA-256 of what is encoded. A trusted key is
+such a line; ``person`` behind it says that a person has it, who signs entries of audit trails and nothing else.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from mlops.signing.aws import AwsAwayError, AwsRefusedError, aws_errors
+
+PERSON: Final = "person"
+"""Stands behind a trusted key that a person has."""
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
@@ -125,7 +129,7 @@ def is_in_service(named: str) -> bool:
 
 def verify(public: str, signature: bytes, data: bytes) -> bool:
     """
-    :param public: a key of :func:`load_public_keys`
+    :param public: a key, without what stands behind it
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
@@ -147,8 +151,12 @@ def key_id(public: str) -> str:
     return hashlib.sha256(base64.b64decode(public)).hexdigest()[:16]
 
 
-def make_key(path: Path) -> None:
-    """Write a new private key, readable by its owner only, and ``<path>.pub`` with its public half; once."""
+def make_key(path: Path, *, person: bool = False) -> None:
+    """
+    Write a new private key, readable by its owner only, and ``<path>.pub`` with the line that trusts it; once.
+
+    :param person: whether a person has it
+    """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
@@ -160,31 +168,58 @@ def make_key(path: Path) -> None:
     partial.unlink(missing_ok=True)
     partial.touch(mode=0o600)
     partial.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    public_file(path).write_text(FileKey(key).public + "\n")
+    public = FileKey(key).public
+    public_file(path).write_text(f"{of_person(public) if person else public}\n")
     partial.rename(path)  # last: a key without its public half would be of no use
 
 
 def load_public_keys(path: Path) -> list[str]:
     """
-    Public keys, one a line; a rotation adds the new one, and the old one stays as long as what it signed counts.
+    Read the trusted keys of a file, one a line; a rotation adds the new one, and the old one stays as long as what it
+    signed counts.
 
-    :raises UnusableKeyError: where there is none
+    :return: each as ``KEY``, or as ``KEY person``
+    :raises UnusableKeyError: where there is none, a line is none, or a key is a person's and not
     """
     try:
-        lines = [line.partition("#")[0].strip() for line in path.read_text().splitlines()]
+        lines = [" ".join(line.partition("#")[0].split()) for line in path.read_text().splitlines()]
     except OSError as error:
         raise UnusableKeyError(f"the public keys {path} cannot be read: {error.strerror}") from error
     keys = [line for line in lines if line]
     for key in keys:
+        public, _, behind = key.partition(" ")
         try:
-            _public(key)
+            _public(public)
         except (ValueError, TypeError, binascii.Error) as error:
             raise UnusableKeyError(
                 f"{path} has a line that is no public key, Ed25519 or P-256 in base64: {key[:50]!r} ({error})"
             ) from error
+        if behind not in ("", PERSON):
+            raise UnusableKeyError(
+                f"{path} has {behind!r} behind the key {key_id(public)}: there may be {PERSON!r}, or nothing but a "
+                "comment, # ..."
+            )
+        if of_person(key) in keys:
+            raise UnusableKeyError(
+                f"{path} has the key {key_id(public)} twice, once as that of a {PERSON}: remove one of the lines"
+            )
     if not keys:
         raise UnusableKeyError(f"{path} holds no public key")
     return keys
+
+
+def of_person(public: str) -> str:
+    """Return the line that trusts a key as that of a person."""
+    return f"{public} {PERSON}"
+
+
+def is_of_person(trusted: str) -> bool:
+    return trusted.endswith(f" {PERSON}")
+
+
+def public_half(trusted: str) -> str:
+    """Return a trusted key without what stands behind it."""
+    return trusted.removesuffix(f" {PERSON}")
 
 
 def public_file(key: Path) -> Path:

@@ -8,8 +8,10 @@ can be changed, put between others, or taken away without a seal that does not h
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 from mlops.signing.envelope import SignedRecord
 
@@ -19,12 +21,17 @@ ENTRY: Final = "audit_entry"
 ANCHOR: Final = "mlops_audit."
 """Begins the name of the Airflow variable that holds number and digest of the newest signed entry of a model."""
 
+TrailFolder = Literal["audit", "applied", "seals"]
+_ENDINGS: Final[Mapping[TrailFolder, str]] = {"audit": r"\.json", "applied": "", "seals": r"\.json"}
+"""End of the names of a trail's objects, by their folder below that of the model."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seal(SignedRecord):
     """Who answers for one entry."""
 
     predicate_type: ClassVar = "urn:mlops:audit-entry:v1"
+    people_sign: ClassVar = True
 
     model: str
     number: int
@@ -48,6 +55,19 @@ def entry_of_key(key: str) -> tuple[str, int]:
     """The model and the number: the other way round."""
     _, model, _, name = key.split("/")
     return model, int(name.removesuffix(".json"))
+
+
+def entry_numbers(model: str, keys: Iterable[str], folder: TrailFolder = "audit") -> list[int]:
+    """
+    Return the numbers of the entries that some keys name, sorted. A file of another name, or in a folder below, is
+    somebody's copy, and names none.
+
+    :param keys: of the store
+    :param folder: of the trail: with the entries, with the markers of those that were applied, or with the seals
+    """
+    place = f"models/{model}/{folder}"
+    name = re.compile(rf"{re.escape(place)}/(\d{{12}}){_ENDINGS[folder]}", re.ASCII)
+    return sorted(int(match[1]) for match in map(name.fullmatch, keys) if match)
 
 
 def seal_key(model: str, number: int) -> str:
