@@ -32,6 +32,7 @@ from mlops.metrics.metric import Metric
 from mlops.metrics.predictions import Predictions
 from mlops.metrics.weighted import Weighted, mean_over_samples
 from mlops.process import ProcessSettings
+from mlops.random_states import seed_everything
 from mlops.steps.execution import report
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
@@ -39,7 +40,7 @@ from mlops.trainer.health import Heartbeat
 from mlops.trainer.job import TrainingJob
 from mlops.trainer.loop import Trainer
 from mlops.trainer.optimizer import build_optimizer
-from mlops.trainer.parallel import join, seed_everything
+from mlops.trainer.parallel import join
 from mlops.trainer.strategies import build_strategy
 from mlops.trainer.training_loss import TrainingLoss
 from mlops.trainer.validation import Validation

@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import polars as pl
 import pytest
+import torch
 from feature_tables import fit
 
+from mlops.data.shards.feature_table import FeatureTable
 from mlops.features.feature_set import FeatureSet
 from mlops.features.release import engine
 from mlops.features.transforms import Passthrough
+from mlops.metrics.predictions import Floats
 from mlops.objectives.objective import load_objective
 from mlops.predictor.document import ModelDescription
 from mlops.predictor.rows import RowsPredictor
@@ -19,7 +25,9 @@ ALONE = FeatureSet(label="y", order_by=("item",), transforms=[Passthrough("x")])
 GROUPED = FeatureSet(label="y", group_by=("query",), order_by=("item",), transforms=[Passthrough("x")])
 
 
-def predictor(features: FeatureSet) -> RowsPredictor:
+def predictor(
+    features: FeatureSet, predict: Callable[[FeatureTable], Floats] = lambda table: table.features[:, 0]
+) -> RowsPredictor:
     """A model that predicts x, of :data:`ROWS`."""
     description = ModelDescription(
         learner="toy", learner_settings={}, model=None, model_args={}, num_features=1, objective="regression",
@@ -30,7 +38,7 @@ def predictor(features: FeatureSet) -> RowsPredictor:
         stored={"engine": engine(), "state": fit(features, ROWS)},
         description=description,
         objective=load_objective("regression", {}, no_recipe),
-        predict=lambda table: table.features[:, 0],
+        predict=predict,
         importance=lambda table: {},
         num_bytes=0,
         recipes=TemporaryDirectory(),
@@ -48,3 +56,19 @@ def test_a_score_stays_with_its_row_where_a_key_has_become_text(features: Featur
         }  # fmt: skip
         assert scored.predictions.labels.tolist() == ROWS["y"][scored.rows].to_list()
         assert model.samples(rows)[0]["x"].to_list() == scored.predictions.predicted.tolist()
+
+
+def test_a_model_that_draws_scores_rows_the_same_again() -> None:
+    """Broken: the gate decides otherwise when an evaluation is made again."""
+
+    def drawn(table: FeatureTable) -> Floats:
+        noise = np.random.rand(table.num_rows) + torch.rand(table.num_rows).numpy() + random.random()
+        return (table.features[:, 0] + noise).astype(np.float32)
+
+    model = predictor(GROUPED, drawn)
+    first = model.score(ROWS).predictions.predicted
+    before = np.random.get_state()[2], torch.random.get_rng_state().tolist(), random.getstate()
+    assert model.score(ROWS).predictions.predicted.tolist() == first.tolist()
+    assert (np.random.get_state()[2], torch.random.get_rng_state().tolist(), random.getstate()) == before
+    served = [model.serve(ROWS.drop("y").to_dicts()).tolist() for _ in range(2)]
+    assert served[0] != served[1], "a server's threads share these numbers: it leaves them as they are"

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,22 @@ print(mlops.__path__[0])
 print(model.metadata.signature.inputs.to_json())
 print(model.input_example is not None and model.predict(model.input_example).score.notna().any())
 """
+
+
+def test_requests_at_once_get_the_answers_that_they_get_alone(
+    project: Any, toy_checkpoint: Any, tmp_path: Path
+) -> None:
+    """Broken: MLflow's server asks from several threads, and one of them puts the model back into training."""
+    checkpoint = toy_checkpoint(binary=True)
+    model = open_checkpoint(project.store, checkpoint, tmp_path)
+    requests = [part.drop("label") for part in held_out(project.store, checkpoint.parent).head(8).iter_slices(2)]
+    alone = [model.answer(request)["score"].tolist() for request in requests]
+
+    def ask(number: int) -> bool:
+        return all(model.answer(requests[number])["score"].tolist() == alone[number] for _ in range(100))
+
+    with ThreadPoolExecutor(len(requests)) as pool:
+        assert all(pool.map(ask, range(len(requests))))
 
 
 @pytest.mark.parametrize("binary", [False, True], ids=["ranking", "binary"])

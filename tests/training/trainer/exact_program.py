@@ -19,7 +19,8 @@ from torch.nn import functional
 from mlops.data.shards.batch import Batch
 from mlops.data.shards.feature_table import FeatureTable
 from mlops.data.shards.loader import Loader, in_memory
-from mlops.trainer.parallel import join, seed_everything
+from mlops.random_states import seed_everything
+from mlops.trainer.parallel import join
 from mlops.trainer.strategies import build_strategy
 from mlops.trainer.strategies.losses import sample_losses, weighted_backward
 

@@ -45,6 +45,7 @@ from mlops.contract.step import StepError
 from mlops.data.shards.loader import Loader, in_memory
 from mlops.metrics.metric import load_metric
 from mlops.objectives.objective import load_objective
+from mlops.random_states import seed_everything
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.checkpoint.listing import read_listing
@@ -52,7 +53,7 @@ from mlops.trainer.health import DATA, Heartbeat
 from mlops.trainer.job import TrainingJob
 from mlops.trainer.loop import Trainer
 from mlops.trainer.optimizer import build_optimizer
-from mlops.trainer.parallel import Ranks, join, seed_everything
+from mlops.trainer.parallel import Ranks, join
 from mlops.trainer.self_test import SelfTest
 from mlops.trainer.strategies import ParallelStrategy, build_strategy
 from mlops.trainer.training_loss import TrainingLoss

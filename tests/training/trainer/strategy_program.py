@@ -33,10 +33,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from mlops.contract.sections.train import Parallel
 from mlops.contract.step import StepError
 from mlops.data.shards.loader import Batch
+from mlops.random_states import seed_everything
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.mesh import device_mesh, resolve
-from mlops.trainer.parallel import Ranks, join, leave, seed_everything
+from mlops.trainer.parallel import Ranks, join, leave
 from mlops.trainer.state import LOSS_UNITS
 from mlops.trainer.strategies import ParallelStrategy, build_strategy
 from mlops.trainer.strategies.state_dicts import load_training_state, model_state, state_to_fill, training_state

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -100,9 +101,38 @@ def test_a_teacher_that_forward_passes_move_is_as_a_buffer(move: Callable[[nn.Pa
         refuse_changed_buffers(model, batch(), squares, "exact")
     # A replica of one process.
     strategy = ParallelStrategy(model, Ranks(), replica=model)  # type: ignore[arg-type]
-    strategy.warm_up(batch(), squares)
-    assert strategy.changing == {"teacher.weight"}
-    assert {name: value.tolist() for name, value in model.state_dict().items()} == {
+    assert strategy.warm_up(batch(), squares, finds_changing=True) == {"teacher.weight"}
+    assert_same(model.state_dict(), before)
+    assert strategy.warm_up(batch(), squares) == frozenset(), "nothing was looked for"
+    assert_same(model.state_dict(), before)
+
+
+def test_a_pass_that_fails_leaves_no_trace_either() -> None:
+    """Broken: whoever catches the error goes on with other weights, or with random numbers that were drawn before."""
+    torch.manual_seed(0)
+    model = Taught(in_place)
+    before, drawn = copy.deepcopy(model.state_dict()), random_states()
+
+    def fail(model: nn.Module, batch: Batch) -> Tensor:
+        squares(model, batch)
+        np.random.random()
+        random.random()
+        torch.rand(1)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        refuse_changed_buffers(model, batch(), fail, "exact")
+    assert_same(model.state_dict(), before)
+    assert random_states() == drawn
+
+
+def random_states() -> tuple[object, ...]:
+    _, keys, position, *_ = np.random.get_state()
+    return list(keys), position, random.getstate(), torch.random.get_rng_state().tolist()
+
+
+def assert_same(state: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> None:
+    assert {name: value.tolist() for name, value in state.items()} == {
         name: value.tolist() for name, value in before.items()
     }
 

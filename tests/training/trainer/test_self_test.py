@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError
 from mlops.data.shards.loader import Batch, Loader, in_memory
+from mlops.random_states import seed_everything
 from mlops.store import Store
 from mlops.trainer.checkpoint.tree import contents_of, flatten
 from mlops.trainer.optimizer import build_optimizer
-from mlops.trainer.parallel import Ranks, seed_everything
+from mlops.trainer.parallel import Ranks
 from mlops.trainer.self_test import WORTH_STEPS, SelfTest
 from mlops.trainer.strategies import ParallelStrategy, build_strategy
 from mlops.trainer.strategies.state_dicts import state_to_fill, training_state

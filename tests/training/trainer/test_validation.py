@@ -15,7 +15,8 @@ from mlops.code import load_attribute
 from mlops.data.shards.loader import in_memory
 from mlops.metrics.predictions import Floats
 from mlops.objectives.objective import load_objective
-from mlops.trainer.parallel import Ranks, seed_everything
+from mlops.random_states import seed_everything
+from mlops.trainer.parallel import Ranks
 from mlops.trainer.strategies import ParallelStrategy
 from mlops.trainer.validation import Validation
 

@@ -172,7 +172,7 @@ class Agent(SimpleElasticAgent):
 
     def note_interrupted(self, by: signal.Signals) -> None:
         """Note that this node was told to end, where it took part in a round."""
-        if self._lineage:
+        if self.has_met:
             self._note("interrupted", f"{self._node.name} got {by.name}", of=self._node.name)
 
     def _note(self, kind: EventKind, said: str, *, of: str = "") -> None:

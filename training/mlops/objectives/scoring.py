@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
@@ -48,6 +49,17 @@ def _alike(table: FeatureTable, by_length: IntArray, lengths: IntArray) -> Itera
             yield source.gather(samples[first : first + SCORING_BATCH])
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Have a model evaluate within, as one that several threads ask does anyway."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
 def predict_batches(objective: Objective, model: nn.Module, batches: Iterable[Batch], device: torch.device) -> Floats:
     """
     Return the model's predictions for the rows of batches, in their order: ``[N]`` or ``[N, K]``.
@@ -55,9 +67,6 @@ def predict_batches(objective: Objective, model: nn.Module, batches: Iterable[Ba
     :param batches: on the CPU
     :param device: of the model
     """
-    was_training = model.training
-    model.eval()
-    with torch.inference_mode():
+    with evaluating(model), torch.inference_mode():
         parts = [objective.predict(model(batch.to(device).features), batch) for batch in batches]
-    model.train(was_training)
     return np.concatenate(parts) if parts else no_predictions(objective)

@@ -17,6 +17,7 @@ from mlops.metrics.predictions import Floats, IntArray
 from mlops.objectives.objective import LoadedObjective
 from mlops.predictor.document import ModelDescription
 from mlops.predictor.scored import Scored
+from mlops.random_states import drawn_alike
 from mlops.trainer.document_scoring import score_documents
 
 EXAMPLE_DOCUMENTS: Final = 5
@@ -62,12 +63,16 @@ class DocumentsPredictor:
         return []
 
     def score(self, rows: pl.DataFrame) -> Scored:
+        with drawn_alike():  # some models draw in evaluation mode too
+            return self._scored(rows)
+
+    def _scored(self, rows: pl.DataFrame) -> Scored:
         num_tokens, losses = score_documents(self._module, self.tokens, rows, torch.device("cpu"))
         offsets = np.arange(rows.height + 1)
         return Scored(rows=offsets[:-1], predictions=self.objective.predictions(num_tokens, losses, offsets))
 
     def serve(self, request: Sequence[Mapping[str, Any]]) -> Floats:
-        return self.score(pl.DataFrame(request, schema=self.columns)).predictions.predicted
+        return self._scored(pl.DataFrame(request, schema=self.columns)).predictions.predicted
 
     def samples(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, IntArray]:
         return rows, np.arange(rows.height + 1)
@@ -78,7 +83,7 @@ class DocumentsPredictor:
 
         :return: the columns of the objective: ``loss``, ``num_tokens`` and ``perplexity``
         """
-        return dict(self.objective.functions.answer(self.score(rows).predictions))
+        return dict(self.objective.functions.answer(self._scored(rows).predictions))
 
     def example(self, held_out: pl.DataFrame) -> pl.DataFrame:
         """Return the shortest documents: they are stored with the model."""

@@ -134,6 +134,8 @@ def open_predictor(folder: Path) -> Predictor:
         num_outputs=description.num_outputs,
     )
     module.load_state_dict(deserialise(weights, CPU))
+    # And it stays so: a server asks it from several threads.
+    module.eval()
     if description.vocab_size is not None:
         return DocumentsPredictor(**common, module=module)
 

@@ -19,6 +19,7 @@ from mlops.metrics.predictions import Floats, IntArray, num_not_finite
 from mlops.objectives.objective import LoadedObjective, check_shape, no_predictions
 from mlops.predictor.document import ModelDescription
 from mlops.predictor.scored import Scored
+from mlops.random_states import drawn_alike
 
 EXAMPLE_ROWS: Final = 5
 """Fewest rows of the example, which holds whole groups."""
@@ -73,9 +74,11 @@ class RowsPredictor:
     def score(self, rows: pl.DataFrame) -> Scored:
         table = self.fitted.apply(rows.with_row_index(_ROW), keys={_ROW: _ROW})
         assert table.keys is not None, "asked for"
+        with drawn_alike():  # some models draw in evaluation mode too
+            predicted = self._predict(table)
         return Scored(
             rows=table.keys[_ROW].to_numpy().astype(np.int64),
-            predictions=self.objective.predictions(table.labels, self._predict(table), table.offsets),
+            predictions=self.objective.predictions(table.labels, predicted, table.offsets),
         )
 
     def serve(self, request: Sequence[Mapping[str, Any]]) -> Floats:
@@ -112,7 +115,7 @@ class RowsPredictor:
         """Return the first samples, in the columns of a request."""
         arranged, offsets = self.fitted.arranged(held_out)
         stop = next((stop for stop in offsets[1:].tolist() if stop >= EXAMPLE_ROWS), arranged.height)
-        return arranged.select(pl.col(name).cast(dtype) for name, dtype in self.columns.items()).head(stop)
+        return arranged.select(self.columns.names()).head(stop)
 
     def _predict(self, table: FeatureTable) -> Floats:
         if table.num_features != self.description.num_features:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from mlops.predictor.predictor import Predictor
+from mlops.random_states import drawn_alike
 from mlops.serving.apart import reply_to_requests
 
 _TYPES: Final[Mapping[str, pl.DataType]] = {
@@ -26,7 +27,9 @@ ANSWERS: Final = "answers.arrow"
 def answer(model: Predictor, rows: pl.DataFrame) -> pl.DataFrame:
     """Return the columns of a served answer, row for row; null for a row that the feature set leaves out."""
     types = {name: _TYPES[type_] for name, type_ in model.objective.functions.columns.items()}
-    return pl.DataFrame([_column(name, values, types[name]) for name, values in model.answer(rows).items()])
+    with drawn_alike():  # a period that is answered again gets the same answers
+        answers = model.answer(rows)
+    return pl.DataFrame([_column(name, values, types[name]) for name, values in answers.items()])
 
 
 def _column(name: str, values: npt.NDArray[Any], dtype: pl.DataType) -> pl.Series:

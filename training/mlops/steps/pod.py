@@ -4,8 +4,8 @@ What the first process of a step's container does (:mod:`mlops.container`).
 It runs the command, forwards signals to it, and writes the failure to where the launcher finds it after the pod is
 gone: to the store, and to the container's termination message. A ref is in the store already: that is the commit.
 
-A node that lost the rendezvous joins again: the pod that held it is replaced. Where nodes stay apart for longer than
-pods may take to run, their pods do run, and cannot reach each other.
+A node that lost the rendezvous joins again: the pod that held it is replaced. Where nodes of a fixed number stay apart
+for twice as long as pods may take to run, their pods do run, and cannot reach each other.
 """
 
 from __future__ import annotations

@@ -11,11 +11,12 @@ from typing import Any
 from mlops.contract.metrics import short_name
 from mlops.contract.refs import CheckpointRef
 from mlops.contract.sections.train import Train
+from mlops.random_states import seed_everything
 from mlops.steps import StepContext
 from mlops.steps.publish import TRACKING_SECONDS, Origin, publish, tracked_run
 from mlops.tracking.run import TrackedRun
 from mlops.trainer.checkpoint.weights import serialise
-from mlops.trainer.parallel import Ranks, own_device, seed_everything
+from mlops.trainer.parallel import Ranks, own_device
 from mlops.trainer.recipe import Recipe
 from mlops.trainer.script import ProgramOutput, run_script
 from mlops.trainer.trained import Trained

@@ -16,7 +16,7 @@ from mlops.data.shards.batch import IntArray
 from mlops.features.token_set import FittedTokens
 from mlops.metrics.predictions import Floats
 from mlops.objectives.language_model import IGNORED, token_losses
-from mlops.objectives.scoring import SCORING_TOKENS
+from mlops.objectives.scoring import SCORING_TOKENS, evaluating
 
 
 def score_documents(
@@ -28,11 +28,8 @@ def score_documents(
         nats, added up
     """
     documents = fitted.encode_rows(rows)
-    was_training = model.training
-    model.eval()
-    with torch.inference_mode():
+    with evaluating(model), torch.inference_mode():
         losses = [_loss(model, fitted, document, device) for document in documents]
-    model.train(was_training)
     return np.array([len(document) + 1 for document in documents], np.float32), np.array(losses, np.float32)
 
 

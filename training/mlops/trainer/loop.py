@@ -101,7 +101,7 @@ class Trainer:
         with sigterm.noted():
             first = next(iter(job.loader.epoch(1)))
             batch = first.batches[0].to(self._ranks.device)
-            job.strategy.warm_up(batch, self._loss)
+            changing = job.strategy.warm_up(batch, self._loss, finds_changing=job.memory.keeps)
             if self._ranks.mesh is None:
                 for start in (0.0, *(each.until for each in job.loss.lengths)):
                     read = job.loss.read(batch, start)
@@ -118,7 +118,7 @@ class Trainer:
             guarding = job.memory.guarding(
                 job.strategy.model,
                 self._snapshot,
-                changing=job.strategy.changing,
+                changing=changing,
                 step=state.step,
                 loss_units=self._ranks.sum(state.loss_units),
             )

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-import numpy as np
 import torch
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
@@ -21,6 +17,7 @@ from torch.distributed.rendezvous import rendezvous
 from mlops.contract.sections.train import Parallel
 from mlops.contract.step import BadConfigError
 from mlops.process import allow_open_files, open_files_of
+from mlops.random_states import seed_everything
 from mlops.trainer.determinism import set_numerics
 from mlops.trainer.devices import check_gpus
 from mlops.trainer.mesh import coordinates, device_mesh, resolve
@@ -273,25 +270,3 @@ def from_words(words: Sequence[int]) -> int:
 def leave(ranks: Ranks) -> None:
     if ranks.world_size > 1:
         distributed.destroy_process_group()
-
-
-def seed_everything(*numbers: int) -> None:
-    """Seed torch, numpy and random with a hash of the numbers, e.g. (seed, step, seat). Costs about 10 microseconds."""
-    digest = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
-    seed = int.from_bytes(digest[:4], "little")
-    # torch.manual_seed looks for every kind of accelerator, which takes ten times as long.
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed(seed)
-    np.random.seed(seed)
-    random.seed(int.from_bytes(digest[4:], "little"))
-
-
-@contextmanager
-def random_states_kept(device: torch.device) -> Iterator[None]:
-    """Put back, at the end, the random states that :func:`seed_everything` seeds: those of torch, numpy and random."""
-    of_numpy, of_random = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        yield
-    np.random.set_state(of_numpy)
-    random.setstate(of_random)

@@ -25,7 +25,8 @@ def note_environment(store: Store, place: str, environment: Mapping[str, Any]) -
 
     :param place: of the training
     """
-    store.put_new(_key(place, environment), canonical_json({"at": time.time(), "environment": dict(environment)}))
+    note = {"at": time.time(), "environment": dict(environment)}
+    store.put_new(_key(place, deciding(environment)), canonical_json(note))
     for other in other_environments(store, place, environment):
         logger.warning(
             "a part of this training may have been done elsewhere, which may show in the last bits of the model, and "
@@ -39,25 +40,27 @@ def other_environments(store: Store, place: str, environment: Mapping[str, Any])
     :return: those that other processes of the training had, the oldest first: ``at``, Unix time of the first such
         process, and ``differences`` in words, from it to this environment
     """
-    own = _key(place, environment)
+    own = deciding(environment)
+    own_key = _key(place, own)
     found: list[dict[str, Any]] = []
     for key in store.list(_folder(place)):
-        if key == own:
+        if key == own_key:
             continue
         try:
             noted = json.loads(store.get(key))
-            differences = that_count(compare_environments(deciding(noted["environment"]), deciding(environment)))
+            differences = that_count(compare_environments(deciding(noted["environment"]), own))
             if differences:
                 found.append({"at": float(noted["at"]), "differences": [str(difference) for difference in differences]})
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
             # A training is worth more than this note.
             logger.warning("%s is damaged, and passed over: %s", key, error)
-    return sorted(found, key=lambda other: float(other["at"]))
+    return sorted(found, key=lambda other: other["at"])
 
 
 def _folder(place: str) -> str:
     return f"{place}/environments"
 
 
-def _key(place: str, environment: Mapping[str, Any]) -> str:
-    return f"{_folder(place)}/{hashlib.sha256(canonical_json(deciding(environment))).hexdigest()[:16]}.json"
+def _key(place: str, own: Mapping[str, Any]) -> str:
+    """:param own: what decides of an environment"""
+    return f"{_folder(place)}/{hashlib.sha256(canonical_json(own)).hexdigest()[:16]}.json"

@@ -26,10 +26,11 @@ from mlops.data.shards.shard_cache import node_folder
 from mlops.data.shards.shard_reading import open_source
 from mlops.metrics.metric import Metric, load_metric
 from mlops.objectives.objective import LoadedObjective, load_objective
+from mlops.random_states import seed_everything
 from mlops.store import Store
 from mlops.trainer.model import build_model, refuse_untrainable
 from mlops.trainer.optimizer import build_optimizer
-from mlops.trainer.parallel import Ranks, seed_everything
+from mlops.trainer.parallel import Ranks
 from mlops.trainer.self_test import SelfTest
 from mlops.trainer.strategies import ParallelStrategy, build_strategy
 from mlops.trainer.training_loss import TrainingLoss

@@ -14,7 +14,7 @@ from mlops.metrics.metric import Metric
 from mlops.metrics.predictions import Floats, IntArray
 from mlops.objectives.objective import LoadedObjective
 from mlops.objectives.scoring import SCORING_BATCH, SCORING_TOKENS
-from mlops.trainer.parallel import seed_everything
+from mlops.random_states import seed_everything
 
 if TYPE_CHECKING:
     from mlops.data.shards.feature_table import FeatureTable

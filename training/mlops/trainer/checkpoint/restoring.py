@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlops.contract.checkpoint_listing import generation_of, is_copy, step_of
+from mlops.contract.checkpoint_listing import Listing, generation_of, is_copy, step_of
 from mlops.contract.checkpoint_markers import MARKER, SET_ASIDE, DamagedCheckpointError, Saved
 from mlops.contract.step import BadConfigError
 from mlops.store import REF_FILE, Store
@@ -43,9 +43,15 @@ def restore(store: Store, place: str, step: int) -> tuple[Saved, Sequence[int]]:
     return chosen, sorted({saved.step for saved in later})
 
 
-def find_saved(store: Store, place: str, step: int) -> Saved:
-    """The checkpoint of a step, set aside or not: that of the newest generation."""
-    listing = read_listing(store, place)
+def find_saved(store: Store, place: str, step: int, listing: Listing | None = None) -> Saved:
+    """
+    The checkpoint of a step, set aside or not: that of the newest generation.
+
+    :param listing: of the training, where it is read already
+    :raises BadConfigError: where there is none
+    :raises DamagedCheckpointError: where its marker is damaged
+    """
+    listing = listing or read_listing(store, place)
     if found := [saved for saved in listing.complete if saved.step == step]:
         return found[-1]
     others = [folder for folder in (*listing.set_aside, *listing.damaged) if not is_copy(folder)]

@@ -24,6 +24,7 @@ from mlops.trainer.memory.neighbour import Neighbour
 from mlops.trainer.memory.recovery import Choice, Found, choose
 from mlops.trainer.memory.seats import ORDER_PREFIX, PAGE_BYTES, Header, Note, Notes, Seat, seats_from_environment
 from mlops.trainer.parallel import Ranks
+from mlops.trainer.strategies.buffers import named_saved_buffers
 
 _ALIGNED_BYTES: Final = 64
 _BROADCAST_BYTES: Final = 256 << 20
@@ -110,6 +111,11 @@ class PeerMemory:
         return cls(ranks, place=place, seats=seats_from_environment() if keeps else (), seconds=seconds)
 
     @property
+    def keeps(self) -> bool:
+        """Whether a state may be kept here."""
+        return bool(self._seats)
+
+    @property
     def guards(self) -> bool:
         """Whether the ranks note their losses."""
         return self._snapshot is not None
@@ -140,29 +146,25 @@ class PeerMemory:
 
     @contextmanager
     def guarding(
-        self, model: nn.Module, snapshot: Snapshot, *, changing: Set[str] = frozenset(), step: int, loss_units: int
+        self, model: nn.Module, snapshot: Snapshot, *, changing: Set[str], step: int, loss_units: int
     ) -> Iterator[None]:
         """
         Keep the state where what is within fails, or the agent asks for it.
 
-        :param changing: names of frozen parameters that a forward pass changes, as those of a momentum teacher
+        :param changing: names of buffers and frozen parameters that a forward pass changes, as those of a momentum
+            teacher; the buffers that a checkpoint holds count as changing anyway, and others are not kept
         :param step: at which it starts
         :param loss_units: of all ranks, there
         """
         if not self._seats:
             yield
             return
-        taught = {id(parameter) for name, parameter in model.named_parameters() if name in changing}
+        taught = [name for name, _ in model.named_parameters() if name in changing]
+        modules = dict(model.named_modules())
+        slots = [name.rpartition(".") for name in (*named_saved_buffers(model), *taught)]
         self._changing = [
-            (owner, name)
-            for module in model.modules()
-            for owner in (module._buffers, module._parameters)
-            for name, tensor in owner.items()
-            if (
-                id(tensor) in taught
-                if owner is module._parameters
-                else tensor is not None and name not in module._non_persistent_buffers_set
-            )
+            (modules[place]._buffers if own in modules[place]._buffers else modules[place]._parameters, own)
+            for place, _, own in slots
         ]
         self._stage()
         self._started = step, loss_units

@@ -10,20 +10,26 @@ import torch
 from torch import Tensor, distributed, nn
 
 from mlops.contract.step import BadConfigError
-from mlops.trainer.parallel import Ranks, random_states_kept
+from mlops.random_states import random_states_kept
+from mlops.trainer.parallel import Ranks
 
 _OTHER: Final = 0.99
 """Factor of learnt weights that makes others of them, and no larger ones."""
 
 
-def saved_buffers(model: nn.Module) -> list[Tensor]:
-    """Return the buffers that a checkpoint holds."""
-    return [
-        buffer
-        for module in model.modules()
+def named_saved_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers that a checkpoint holds, by name."""
+    return {
+        f"{place}.{name}" if place else name: buffer
+        for place, module in model.named_modules()
         for name, buffer in module.named_buffers(recurse=False)
         if name not in module._non_persistent_buffers_set
-    ]
+    }
+
+
+def saved_buffers(model: nn.Module) -> list[Tensor]:
+    """Return the buffers that a checkpoint holds."""
+    return list(named_saved_buffers(model).values())
 
 
 def unlearnt(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -35,48 +41,45 @@ def unlearnt(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 @contextmanager
-def without_trace(model: nn.Module, device: torch.device) -> Iterator[Callable[[], list[str]]]:
+def without_trace(model: nn.Module, device: torch.device, *, others: bool = False) -> Iterator[Callable[[], list[str]]]:
     """
     Put back, at the end, what forward passes within have changed: what :func:`unlearnt` yields, and random states.
 
-    Where there are parameters without gradient, the learnt ones are others within: a momentum teacher (as of MoCo)
-    begins as a copy of them, and its mean with them would move only once they have learnt.
-
+    :param others: whether the learnt parameters are others within, where there are some without gradient: a momentum
+        teacher (as of MoCo) begins as a copy of them, and its mean with them would move only once they have learnt
     :return: a function that returns the names of what has changed so far
     """
     # On the host, where the model was built: a device may have no room for two frozen backbones.
     before = {name: tensor.detach().to("cpu", copy=True) for name, tensor in unlearnt(model)}
-    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if all(parameter.requires_grad for parameter in model.parameters()):
+    parameters = list(model.parameters()) if others else []
+    learnt = [parameter for parameter in parameters if parameter.requires_grad]
+    if len(learnt) == len(parameters):
         learnt = []
     # On the host: there may be no room for another copy beside the gradients and activations of the pass.
     kept = [parameter.detach().to("cpu", copy=True) for parameter in learnt]
-    with torch.no_grad():
-        for parameter in learnt:
-            parameter.mul_(_OTHER)
 
     def changed() -> list[str]:
         return [name for name, tensor in unlearnt(model) if name not in before or not _same(before[name], tensor.cpu())]
 
-    with random_states_kept(device):
-        yield changed
-    with torch.no_grad():
-        for parameter, value in zip(learnt, kept, strict=True):
-            parameter.copy_(value)
-        for name, tensor in unlearnt(model):
-            # One that a first pass has made stays, as it does where it is made later.
-            if name in before and before[name].shape == tensor.shape:
-                tensor.copy_(before[name])
+    try:
+        with torch.no_grad():
+            for parameter in learnt:
+                parameter.mul_(_OTHER)
+        with random_states_kept():
+            yield changed
+    finally:
+        with torch.no_grad():
+            for parameter, value in zip(learnt, kept, strict=True):
+                parameter.copy_(value)
+            for name, tensor in unlearnt(model):
+                # One that a first pass has made stays, as it does where it is made later.
+                if name in before and before[name].shape == tensor.shape:
+                    tensor.copy_(before[name])
 
 
 def saved_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the buffers that a checkpoint holds, by name."""
-    return {
-        f"{place}.{name}" if place else name: tuple(buffer.shape)
-        for place, module in model.named_modules()
-        for name, buffer in module.named_buffers(recurse=False)
-        if name not in module._non_persistent_buffers_set
-    }
+    return {name: tuple(buffer.shape) for name, buffer in named_saved_buffers(model).items()}
 
 
 def refuse_other_shapes(model: nn.Module, built: Mapping[str, tuple[int, ...]]) -> None:

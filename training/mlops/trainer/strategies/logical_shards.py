@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from mlops.contract.step import BadConfigError
+from mlops.random_states import seed_everything
 from mlops.trainer.health import EXCHANGE, FORWARD, enter
-from mlops.trainer.parallel import seed_everything
 from mlops.trainer.strategies.exact import Exchange, TreeSum, shards_of
 from mlops.trainer.strategies.losses import sample_losses, weighted_backward
 from mlops.trainer.strategies.refusals import refuse_changed_buffers
@@ -55,11 +55,16 @@ class LogicalShards(ParallelStrategy):
         # A sum within one kernel may depend on the number of its threads.
         torch.set_num_threads(1)
 
-    def warm_up(self, batch: Batch, loss: Loss) -> None:
-        """Called once by all ranks, before the first step: look for what depends on the order of the batches."""
+    def warm_up(self, batch: Batch, loss: Loss, *, finds_changing: bool = False) -> frozenset[str]:
+        """
+        Look for what depends on the order of the batches. Called once by all ranks, before the first step.
+
+        :return: nothing: what a forward pass changes is refused
+        """
         refuse_changed_buffers(
             self.model, batch, loss, "train.elastic: exact cannot keep what depends on the order of the batches"
         )
+        return frozenset()
 
     def seed(self, *numbers: int) -> None:
         self._numbers = numbers

@@ -11,7 +11,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from mlops.contract.step import BadConfigError
-from mlops.trainer.parallel import random_states_kept
+from mlops.random_states import random_states_kept
 from mlops.trainer.strategies.buffers import saved_buffers
 from mlops.trainer.strategies.losses import sample_losses
 from mlops.trainer.strategies.padding import alike
@@ -107,7 +107,7 @@ class PipelineSeat:
         # from numpy or random would depend on whether this process has met the shape before.
         def initialise(*args: Any, **kwargs: Any) -> None:
             del schedule._initialize_stage  # the first time only; what is left is the schedule's own method
-            with random_states_kept(self._device):
+            with random_states_kept():
                 schedule._initialize_stage(*args, **kwargs)
 
         schedule._initialize_stage = initialise
@@ -117,7 +117,7 @@ class PipelineSeat:
         # notice, else a resumed training, which meets the shape again, would differ.
         buffers = saved_buffers(self.stage)
         before = [buffer.clone() for buffer in buffers]
-        with random_states_kept(self._device):
+        with random_states_kept():
             self._run(schedule, args, kwargs, target)
         for buffer, value in zip(buffers, before, strict=True):
             buffer.copy_(value)

@@ -88,9 +88,9 @@ def refuse_changed_buffers(model: nn.Module, batch: Batch, loss: Loss, why: str)
 
     :param why: what such a pass changes cannot be had
     """
-    if not any(True for _ in unlearnt(model)):
+    if next(unlearnt(model), None) is None:
         return
-    with without_trace(model, batch.features.device) as changed, torch.no_grad():
+    with without_trace(model, batch.features.device, others=True) as changed, torch.no_grad():
         sample_losses(loss, model, batch)
         names = changed()
     if names:

@@ -67,8 +67,6 @@ class ParallelStrategy:
         """Names of the whole model's state, in a pipeline; None where this rank has all of them."""
         self.scaler = scaler
         """Loss scale of float16, part of what a checkpoint holds."""
-        self.changing: frozenset[str] = frozenset()
-        """Names of buffers and frozen parameters that a forward pass changes; of replicas, after :meth:`warm_up`."""
         self._ranks = ranks
         self._replica, self._pipeline, self._order = replica, pipeline, order
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -171,20 +169,24 @@ class ParallelStrategy:
         finally:
             self.model.train()
 
-    def warm_up(self, batch: Batch, loss: Loss) -> None:
+    def warm_up(self, batch: Batch, loss: Loss, *, finds_changing: bool = False) -> frozenset[str]:
         """
         Let DDP settle its buckets, by a step without effect. Called once by all ranks, before the first step.
 
         After its first backward pass DDP sorts gradients into other buckets, which with three or more ranks adds them
         up in another order. So a resumed run starts with the same buckets as one that was never interrupted.
+
+        :param finds_changing: whether to look for what a forward pass changes, which copies the model to the host
+        :return: names of the buffers and frozen parameters that it changes; of replicas, and where they are looked for
         """
         if self._replica is None:
-            return
-        with without_trace(self.model, self._ranks.device) as changed:
+            return frozenset()
+        with without_trace(self.model, self._ranks.device, others=finds_changing) as changed:
             sample_losses(loss, self._replica, batch).sum().backward()
             self._check_gradients()
-            self.changing = frozenset(changed())
+            changing = frozenset(changed() if finds_changing else ())
         self.model.zero_grad(set_to_none=True)
+        return changing
 
     def adopt(self, optimizer: torch.optim.Optimizer) -> None:
         """
