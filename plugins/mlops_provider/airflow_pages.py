@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import quote
 
 from airflow.sdk.configuration import conf
@@ -11,6 +13,16 @@ def base_url() -> str:
     """Return the address of Airflow, ``[api] base_url``, without a slash at its end."""
     url: str = conf.get("api", "base_url", fallback="http://localhost:8080")
     return url.rstrip("/")
+
+
+def route_of(scope: Mapping[str, Any]) -> str:
+    """
+    Return the path of a request below the prefix of Airflow's address, which a proxy may have taken off already.
+
+    :param scope: of ASGI
+    """
+    path, prefix = str(scope["path"]), str(scope.get("root_path", ""))
+    return path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path
 
 
 def run_page(dag_id: str, run_id: str) -> str:

@@ -34,7 +34,11 @@ class Keeper(Protocol):
         """For people."""
 
     def newest(self, model: str) -> Mapping[str, Any] | None:
-        """Number and SHA-256 of the newest entry of a model; None where none is known."""
+        """
+        Number and SHA-256 of the newest entry of a model; None where none is known.
+
+        :raises AnchorError: where what is kept is no number and digest of an entry
+        """
 
     def keep(self, model: str, number: int, sha256: str) -> None:
         """Know an entry as the newest."""
@@ -100,6 +104,7 @@ def note_newest(keeper: Keeper, store: ObjectStore, model: str, number: int, sha
     Have a keeper know an entry as the newest one of a model, unless it knows a newer one.
 
     :return: where the trail is not the one that it knows, in a sentence; its note stays as it is then
+    :raises AnchorError: where what it keeps is no number and digest of an entry
     """
     while (known := keeper.newest(model)) is None or known["number"] < number:
         if known is not None and (found := _difference(keeper, store, model, known)) is not None:

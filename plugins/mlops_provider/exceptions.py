@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 
@@ -35,3 +37,12 @@ class StepOutageError(StepRetryableError):
 
 class StepLostError(AirflowException):
     """The step's process ended without a result document: killed, out of memory, evicted."""
+
+
+def is_lost(failure: Any) -> bool:
+    """
+    Return True if a step's process has ended without a word of its own, as one does that somebody ends.
+
+    :param failure: what its task has said of why it failed, as a mapping; anything else is no word of it
+    """
+    return not isinstance(failure, dict) or failure.get("type") == StepLostError.__name__

@@ -18,6 +18,8 @@ from uuid import UUID
 
 from starlette.concurrency import run_in_threadpool
 
+from mlops_provider.airflow_pages import route_of
+
 _PATH: Final = re.compile(r"/execution/hitlDetails/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 """The whole of it, from its root: a task writes XComs under keys of its choice, which stand at the end of a path and
 may look like this one."""
@@ -46,7 +48,7 @@ class FreshForms:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         is_question = scope["type"] == "http" and scope["method"] == "POST"
-        found = _PATH.fullmatch(_route(scope)) if is_question else None
+        found = _PATH.fullmatch(route_of(scope)) if is_question else None
         if found is None:
             await self.app(scope, receive, send)
             return
@@ -82,12 +84,6 @@ class FreshForms:
         kept = [pair for pair in answered[0]["headers"] if pair[0].lower() != b"content-length"]
         start = {**answered[0], "headers": [*kept, (b"content-length", str(len(body)).encode())]}
         return [start, {"type": "http.response.body", "body": body}]
-
-
-def _route(scope: Mapping[str, Any]) -> str:
-    """Return the path below the prefix of Airflow's address, which a proxy may have taken off already."""
-    path, prefix = str(scope["path"]), str(scope.get("root_path", ""))
-    return path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path
 
 
 def replace_question(ti_id: UUID, asked: Mapping[str, Any]) -> None:

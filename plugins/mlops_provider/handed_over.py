@@ -30,7 +30,7 @@ from mlops_provider.local.client import AirflowClient
 from mlops_provider.local.stack import StackError, stack_settings
 from mlops_provider.locked_anchors import LockedAnchors
 from mlops_provider.spec import Pipeline
-from mlops_provider.spec_file import SUFFIX, load_pipeline
+from mlops_provider.spec_file import SUFFIX, load_pipeline, pipeline_files
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 AIRFLOW_URL = "http://127.0.0.1:8080"
@@ -196,8 +196,8 @@ def _pipeline_of(given: Sequence[str], home: Path) -> Pipeline | None:
         _, *named = parser.parse_known_intermixed_args(given)[0].words or [""]
     except argparse.ArgumentError:  # the command says what is wrong with it
         return None
-    files = ((home / "dags").rglob(f"{name}{SUFFIX}") for name in named[:1] if re.fullmatch(NAME_PATTERN, name))
-    return next((load_pipeline(path) for found in files for path in found), None)
+    wanted = [f"{name}{SUFFIX}" for name in named[:1] if re.fullmatch(NAME_PATTERN, name)]
+    return next((load_pipeline(path) for path in pipeline_files(home / "dags") if path.name in wanted), None)
 
 
 def _keys_of(given: Sequence[str], deployment: Deployment) -> list[str]:

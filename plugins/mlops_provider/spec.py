@@ -46,29 +46,36 @@ _MOST_OF_TAG: Final = 100
 """Characters that Airflow takes of a DAG's tag."""
 
 
-def _short_name(value: str) -> str:
-    if len(value) > _MOST_OF_NAME:
-        why = "Airflow takes 250 of a DAG's id, and the one of its experiments is NAME.experiments"
-        raise ValueError(f"{_MOST_OF_NAME} characters long at most, and is {len(value)}: {why}")
-    return value
+def _at_most(most: int, why: str) -> AfterValidator:
+    """
+    :param most: characters of a text
+    :param why: ends the message, with ``{}`` for how many a text has
+    """
+
+    def check(value: str) -> str:
+        if len(value) > most:
+            raise ValueError(f"{most} characters long at most, {why.format(len(value))}")
+        return value
+
+    return AfterValidator(check)
 
 
-def _short_tag(value: str) -> str:
-    if len(value) > _MOST_OF_TAG:
-        raise ValueError(f"{_MOST_OF_TAG} characters long at most, as Airflow stores it, and is {len(value)}")
-    return value
+_SHORT_NAME: Final = _at_most(
+    _MOST_OF_NAME, "and is {}: Airflow takes 250 of a DAG's id, and the one of its experiments is NAME.experiments"
+)
+_SHORT_TAG: Final = _at_most(_MOST_OF_TAG, "as Airflow stores it, and is {}")
 
 
 class Pipeline(Section):
     """One ``*.pipeline.yaml``."""
 
-    pipeline: Annotated[Name, AfterValidator(_short_name)]
+    pipeline: Annotated[Name, _SHORT_NAME]
     """DAG id, dataset name and model name."""
     team: TeamName | None = None
     """Whose it is, of the teams that share the deployment; None: the deployment's own."""
     description: str = ""
     owner: str = "mlops"
-    tags: list[Annotated[str, AfterValidator(_short_tag)]] = []
+    tags: list[Annotated[str, _SHORT_TAG]] = []
     schedule: str | None = None
     """Cron expression; None: only when triggered."""
     timezone: TimeZone = "UTC"

@@ -8,6 +8,7 @@ from collections import deque
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mlops.contract.addresses import API_PREFIX
+from mlops_provider.airflow_pages import route_of
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -44,5 +45,4 @@ class OneWriter:
 
 def _asks_airflow(scope: Scope) -> bool:
     """Tell a request of our own API: what it writes are requests to this same app, which have turns of their own."""
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", "")).startswith(f"{API_PREFIX}/")
+    return route_of(scope).startswith(f"{API_PREFIX}/")

@@ -10,7 +10,7 @@ import httpx
 
 from mlops.contract.refs import ModelVersionRef, ReportRef
 from mlops.contract.rest import FINISHED, cancelled_by
-from mlops_provider.exceptions import StepLostError
+from mlops_provider.exceptions import is_lost
 from mlops_provider.links import report_url
 from mlops_provider.local.client import FOLDS, AirflowClient
 from mlops_provider.local.stack import StackError
@@ -69,15 +69,6 @@ def _progress(client: AirflowClient, dag_id: str, run_id: str) -> list[str]:
         return [f"{how_far(each)}." for each in client.progress(dag_id, run_id)]
     except (httpx.HTTPError, ValueError) as error:  # the rest of what is known is to be said
         return [f"How far its trainings are cannot be read: {error}"]
-
-
-def is_lost(failure: Any) -> bool:
-    """
-    Whether a process has ended without a word of its own, as one does that somebody ends.
-
-    :param failure: what its task has said under :data:`FAILURE_KEY`
-    """
-    return not isinstance(failure, dict) or failure.get("type") == StepLostError.__name__
 
 
 class _Run:

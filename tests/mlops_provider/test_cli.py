@@ -244,7 +244,10 @@ def test_the_schema_of_a_pipeline_is_found_in_its_yaml(
     argv, _ = handed_over("schema", "propose", "flight_ranking")
     assert argv[0] == str(home / ".venv/validation/bin/python")
     assert argv[5:] == ["flight_ranking", "--schema", "include/flight_ranking/schema.pbtxt"]
-    for rest in (["flight_ranking", "--schema=x.pbtxt"], ["from_python"]):
+    hidden = home / "dags/.old/hidden.pipeline.yaml"
+    hidden.parent.mkdir()
+    hidden.write_text(PIPELINE.read_text())
+    for rest in (["flight_ranking", "--schema=x.pbtxt"], ["from_python"], ["hidden"]):
         argv, _ = handed_over("schema", "propose", *rest)
         assert argv[5:] == rest
 

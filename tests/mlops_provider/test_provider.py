@@ -112,27 +112,35 @@ print(*sorted(extra - {"_sysconfigdata__linux_x86_64-linux-gnu"}))
     assert {"mlops"} < set(done.stdout.split()) <= {"mlops", "pydantic", "annotated_types", "typing_inspection"}
 
 
-def test_broken_yaml_is_an_import_error_and_spares_the_others(tmp_path: Path, airflow_environment: dict) -> None:
-    """One team's typo must not stop everyone's pipelines."""
-    dags = tmp_path / "dags"
+def dag_folder(folder: Path) -> tuple[Path, str]:
+    """A folder with the files that make DAGs of pipelines, and a pipeline to write there."""
+    dags = folder / "dags"
     dags.mkdir()
     for name in ("pipelines.py", "pipeline_errors.py"):
         (dags / name).write_text((REPOSITORY / "dags" / name).read_text())
-    good = (REPOSITORY / "tests/fixtures/pipelines/flight_ranking.pipeline.yaml").read_text()
-    (dags / "flight_ranking.pipeline.yaml").write_text(good)
-    (dags / "one.pipeline.yaml").write_text(good.replace("pipeline: flight_ranking", "pipeline: one").replace(
-        "epochs: 3", "epochs: none"))  # fmt: skip
-    (dags / "two.pipeline.yaml").write_text("pipeline: two\nfoo: ]")
+    return dags, (REPOSITORY / "tests/fixtures/pipelines/flight_ranking.pipeline.yaml").read_text()
+
+
+def dag_bag(dags: Path, environment: dict) -> dict:
+    """``dags``, by their ids, and ``errors``, by their files, as Airflow finds them in a process of its own."""
     script = f"""
 import json
 from airflow.dag_processing.dagbag import DagBag
 bag = DagBag({str(dags)!r})
 print(json.dumps({{"dags": sorted(bag.dags), "errors": bag.import_errors}}))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=airflow_environment, capture_output=True, text=True, check=True
-    )
-    found = json.loads(done.stdout.splitlines()[-1])
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_broken_yaml_is_an_import_error_and_spares_the_others(tmp_path: Path, airflow_environment: dict) -> None:
+    """One team's typo must not stop everyone's pipelines."""
+    dags, good = dag_folder(tmp_path)
+    (dags / "flight_ranking.pipeline.yaml").write_text(good)
+    (dags / "one.pipeline.yaml").write_text(good.replace("pipeline: flight_ranking", "pipeline: one").replace(
+        "epochs: 3", "epochs: none"))  # fmt: skip
+    (dags / "two.pipeline.yaml").write_text("pipeline: two\nfoo: ]")
+    found = dag_bag(dags, airflow_environment)
     assert found["dags"] == ["flight_ranking", "flight_ranking.experiments"]
     ((file, message),) = found["errors"].items()
     assert file.endswith("pipeline_errors.py"), "Airflow takes every DAG of the named file out of service"
@@ -142,11 +150,7 @@ print(json.dumps({{"dags": sorted(bag.dags), "errors": bag.import_errors}}))
 
 def test_a_file_that_makes_no_dag_spares_the_others(tmp_path: Path, airflow_environment: dict) -> None:
     """Broken: a link to nowhere, or one tag that is too long, stops every pipeline of the folder."""
-    dags = tmp_path / "dags"
-    dags.mkdir()
-    for name in ("pipelines.py", "pipeline_errors.py"):
-        (dags / name).write_text((REPOSITORY / "dags" / name).read_text())
-    good = (REPOSITORY / "tests/fixtures/pipelines/flight_ranking.pipeline.yaml").read_text()
+    dags, good = dag_folder(tmp_path)
     long = "n" * 239
 
     def write(name: str, old: str = "", new: str = "") -> None:
@@ -161,16 +165,7 @@ def test_a_file_that_makes_no_dag_spares_the_others(tmp_path: Path, airflow_envi
     (dags / "gone.pipeline.yaml").symlink_to(tmp_path / "nowhere")
     (dags / "folder.pipeline.yaml").mkdir()
     (dags / ".#flight_ranking.pipeline.yaml").symlink_to("ana@laptop.1234:1")  # as Emacs locks a file
-    script = f"""
-import json
-from airflow.dag_processing.dagbag import DagBag
-bag = DagBag({str(dags)!r})
-print(json.dumps({{"dags": sorted(bag.dags), "errors": bag.import_errors}}))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=airflow_environment, capture_output=True, text=True, check=True
-    )
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = dag_bag(dags, airflow_environment)
     assert found["dags"] == ["flight_ranking", "flight_ranking.experiments"]
     ((file, message),) = found["errors"].items()
     assert file.endswith("pipeline_errors.py")

@@ -10,7 +10,8 @@ from obstore.exceptions import BaseError
 from obstore.store import ObjectStore
 
 from mlops.contract.refs import Artifact
-from mlops_provider.api.problems import Problem, outage
+from mlops.contract.section import SpecError
+from mlops_provider.api.problems import Problem, Unread, outage
 from mlops_provider.committed import read_artifact
 from mlops_provider.connections import login_of
 from mlops_provider.deployment import Deployment, tenant_of_name
@@ -72,6 +73,7 @@ async def found_by_team(
     :raises MlflowError: where none answers, of one of them
     :raises BaseError: likewise, of a store
     :raises StepFailedError: likewise, of a connection that Airflow does not have
+    :raises SpecError: likewise, of a mistake in the settings of a team
     """
     teams = {tenant_of_name(name) for name in names}
     found, errors = await read_by_team(teams, take, read)
@@ -84,7 +86,7 @@ async def read_by_team(
     teams: Iterable[str | None],
     take: Callable[[Deployment], T],
     read: Callable[[str | None, T], Awaitable[Iterable[FoundT]]],
-) -> tuple[list[FoundT], Mapping[str | None, MlflowError | BaseError | StepFailedError]]:
+) -> tuple[list[FoundT], Mapping[str | None, Unread]]:
     """
     Read the MLflow or the store of each team, all at once: where one does not answer, those of the others are read.
 
@@ -93,12 +95,12 @@ async def read_by_team(
     :param read: called with a team, and with what was taken
     :return: what was found, and by team why that cannot be read
     """
-    errors: dict[str | None, MlflowError | BaseError | StepFailedError] = {}
+    errors: dict[str | None, Unread] = {}
 
     async def one(team: str | None) -> Iterable[FoundT]:
         try:
             return await read(team, await asyncio.to_thread(lambda: take(Deployment.load(team))))
-        except (MlflowError, BaseError, StepFailedError) as error:
+        except (MlflowError, BaseError, StepFailedError, SpecError) as error:
             errors[team] = error
             return ()
 

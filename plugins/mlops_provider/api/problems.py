@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -13,11 +13,15 @@ from obstore.exceptions import BaseError
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 
+from mlops.contract.outages import store_cause
 from mlops.contract.refs import VERSION_PATTERN
 from mlops.contract.rest import MODEL_VERSION_PATTERN, PROBLEM_TYPE, ProblemDetails
 from mlops.contract.section import EXPERIMENT_NAME_PATTERN, NAME_PATTERN, SpecError, requirement
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.mlflow_rest import MlflowError
+
+Unread: TypeAlias = MlflowError | BaseError | StepFailedError | SpecError
+"""Why nothing can be read of what a team has."""
 
 
 class Problem(Exception):
@@ -80,11 +84,11 @@ def _mistake(found: ErrorDetails, request: Request, body: Any) -> str:
     return sentence(found, place)
 
 
-def outage(error: MlflowError | BaseError | StepFailedError) -> str:
-    """Say in a sentence that MLflow or the store does not answer, refuses, or has no connection."""
+def outage(error: Unread) -> str:
+    """Say in a sentence that MLflow or the store does not answer, refuses, or has no connection, or is set wrongly."""
     if not isinstance(error, BaseError):
         return str(error)
-    return f"the store cannot be read: {str(error).partition(chr(10))[0]}"
+    return f"the store cannot be read: {store_cause(error)}"
 
 
 def answer_problems(app: FastAPI) -> None:

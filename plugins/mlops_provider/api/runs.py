@@ -34,13 +34,13 @@ from mlops_provider.api.night_results import judged
 from mlops_provider.api.problems import DOCUMENTED, Problem
 from mlops_provider.api.submission import ASKED_BEFORE, SubmissionDep, Translated, made, no_pipeline
 from mlops_provider.api.summaries import kind_of, summary_of
+from mlops_provider.exceptions import is_lost
 from mlops_provider.experiments.dags import TASK
 from mlops_provider.experiments.names import STEPS, dag_id_of
 from mlops_provider.experiments.operator import STEPS_KEY
 from mlops_provider.experiments.specs import spec_settings, steps_digest
 from mlops_provider.local.client import FOLDS, run_place
 from mlops_provider.operator_keys import FAILURE_KEY, ROLLBACK
-from mlops_provider.why import is_lost
 
 router = APIRouter(tags=["runs"], responses=DOCUMENTED)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from mlops.contract.rest import MOST_NOTE_CHARACTERS, GoodNight, Verdict
+from mlops.contract.rest import MOST_NOTE_CHARACTERS, NOTE_CUT, GoodNight, Verdict, cut_note
 from mlops_provider.operator_keys import EXPERIMENTS, PROMOTES, ROLLS_BACK
 from mlops_provider.verdicts import reading
 from mlops_provider.verdicts.actions import action, is_half_moved, production
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _FEWEST_CHARACTERS: Final = 300
 """Of what happened, in a note."""
-_CUT: Final = " ..."
 _BLANK_LINES: Final = re.compile(r"\n\s*\n")
 
 
@@ -64,7 +63,8 @@ def note_of(verdict: Verdict) -> str:
     if not verdict.happened:
         return rest
     room = max(MOST_NOTE_CHARACTERS - len(rest) - 2, _FEWEST_CHARACTERS)
-    return _cut(f"{_cut(verdict.happened, room)}\n\n{rest}" if rest else verdict.happened, MOST_NOTE_CHARACTERS)
+    whole = f"{cut_note(verdict.happened, room)}\n\n{rest}" if rest else verdict.happened
+    return cut_note(whole, MOST_NOTE_CHARACTERS)
 
 
 def happened_in(note: str) -> str:
@@ -74,8 +74,4 @@ def happened_in(note: str) -> str:
 
 def _longer(noted: str, read: str) -> str:
     """Return what happened, as noted when Airflow said why, or as read if that is the same and was cut off then."""
-    return read if read.startswith(noted.removesuffix(_CUT)) else noted
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - len(_CUT)]}{_CUT}"
+    return read if read.startswith(noted.removesuffix(NOTE_CUT)) else noted

@@ -8,7 +8,8 @@ from typing import Final
 
 from mlops.contract.rest import Standing
 from mlops.contract.step import Failure
-from mlops_provider.exceptions import StepLostError
+from mlops_provider.exceptions import is_lost
+from mlops_provider.operator_keys import TRIES
 
 _CAUSES: Final[Mapping[str, str]] = {
     "timed_out": "It took longer than its DAG allows (dagrun_timeout).",
@@ -43,7 +44,7 @@ class Ended:
     @property
     def is_lost(self) -> bool:
         """Whether its process has ended without a word of its own, as one does that somebody ends."""
-        return self.failure is None or self.failure.type == StepLostError.__name__
+        return is_lost(None if self.failure is None else {"type": self.failure.type})
 
 
 def happened(state: str, tasks: Sequence[Ended], cause: str = "") -> str:
@@ -78,7 +79,8 @@ def may_be_cancelled(tasks: Sequence[Ended]) -> bool:
 
     :param tasks: in the order in which they ended
     """
-    failed = [task for task in tasks if task.state == "failed"]
+    # A trial may have failed long before; the search goes on without it.
+    failed = [task for task in tasks if task.state == "failed" and task.operator != TRIES]
     return not failed or failed[-1].is_lost
 
 

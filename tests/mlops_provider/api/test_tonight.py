@@ -197,8 +197,8 @@ def test_a_note_is_one_event_whatever_ends_its_lines(world: World, monkeypatch: 
 
     monkeypatch.setattr(tonight, "_permitted", lambda found, user: iter(found))
     monkeypatch.setattr(tonight, "_shared", type("Shared", (), {"look": staticmethod(look)}))
-    monkeypatch.setattr(tonight, "STREAM_SECONDS", 0.5)
-    monkeypatch.setattr(tonight, "_LOOK_SECONDS", 0.6)
+    monkeypatch.setattr(tonight, "STREAM_SECONDS", 3.0)
+    monkeypatch.setattr(tonight, "_LOOK_SECONDS", 3.1)
 
     async def ask() -> str:
         transport = httpx.ASGITransport(app)

@@ -273,6 +273,20 @@ def test_what_another_experiment_rests_on_is_not_removed(store: Store, mlops: Ru
     assert mlops("remove", "bo/other", "--delete").returncode == 0
 
 
+def test_damage_elsewhere_keeps_nobody_from_removing_what_is_theirs(store: Store, mlops: Run) -> None:
+    """Broken: one damaged night of any pipeline, and no experiment can be removed any more, not even by force."""
+    commit_lineage(store, moved(chain()[ReportRef], "experiments/ana/toy"))
+    store.put("pipelines/other/evaluate/key/ref.json", b"{}")
+    said = mlops("remove", "ana/toy", "--delete")
+    assert said.returncode == 2
+    assert "whether something else rests on it cannot be told" in said.stderr
+    assert "pipelines/other/evaluate/key/ref.json" in said.stderr
+    forced = mlops("remove", "ana/toy", "--delete", "--force")
+    assert forced.returncode == 0
+    assert "whether something else rests on it could not be told" in forced.stdout
+    assert not list(store.list("experiments/ana"))
+
+
 def test_what_is_cut_off_while_it_goes_is_no_result(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Broken: a ref would name files that are gone, and the next run takes it for what it is to make."""
     train(store, "experiments/ana/toy", "a", judged="experiments/ana/toy")

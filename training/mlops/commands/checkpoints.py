@@ -127,27 +127,25 @@ def _table(place: str, rows: list[dict[str, Any]]) -> Table:
 def _verify(options: argparse.Namespace, places: Places, console: Console) -> int:
     whole: list[Saved] = []
     problems: list[str] = []
-    trainings, lacking = _trainings(places.store, options.training), list[str]()
+    trainings, lacking = _trainings(places.store, options.training), list[BadConfigError]()
     for place in trainings:
         listing = read_listing(places.store, place)
         problems += [] if options.step is not None else listing.damaged.values()
         chosen = [*listing.complete, *listing.copies]
         if options.step is not None:
             chosen = [saved for saved in chosen if saved.step == options.step]
-            others = {step_of(folder) for folder in (*listing.set_aside, *listing.damaged) if not is_copy(folder)}
-            if not chosen and options.step not in others:
-                lacking.append(place)
-                continue
             try:
-                chosen = chosen or [find_saved(places.store, place, options.step)]
+                chosen = chosen or [find_saved(places.store, place, options.step, listing)]
             except DamagedCheckpointError as error:
                 problems.append(str(error))
+            except BadConfigError as error:  # another training may have it
+                lacking.append(error)
         for saved in chosen:
             damage = find_damage(places.store, saved)
             problems += damage
             whole += [] if damage else [saved]
-    if lacking == trainings:
-        find_saved(places.store, trainings[0], options.step)  # it says which steps there are
+    if len(lacking) == len(trainings):
+        raise lacking[0]
     if options.json:
         _print_json(console, {"whole": [saved.folder for saved in whole], "damaged": problems})
         return 1 if problems else 0

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mlops.commands import Places, Subparsers
-from mlops.commands.runs_expired import Place, expired, judged, of_others, rests_on, under_way
+from mlops.commands.runs_expired import Place, experiments, expired, judged, of_others, rests_on, under_way
 from mlops.contract.refs import INPUT, CheckpointRef, ReportRef
 from mlops.contract.settings import flat_settings, replaced_settings
 from mlops.contract.step import EXPERIMENTS, BadConfigError, StepInput
@@ -89,13 +89,24 @@ def _remove(options: argparse.Namespace, places: Places, console: Console) -> in
         return 0
     ours = f"{EXPERIMENTS}/{name}/"
     # A training of another experiment, too, may have been made from this one's snapshot or features.
-    if (report := next(judged(places.store, ours), None)) is not None:
-        raise BadConfigError(
-            f"{EXPERIMENTS}/{name} stays: {report.place} judged what was made from {rests_on(report, ours)}, on which "
-            "a registered model may rest"
-        )
-    if not options.force:
-        _check_others(places.store, name)
+    try:
+        if (report := next(judged(places.store, ours), None)) is not None:
+            raise BadConfigError(
+                f"{EXPERIMENTS}/{name} stays: {report.place} judged what was made from {rests_on(report, ours)}, on "
+                "which a registered model may rest"
+            )
+        if not options.force and (other := next(of_others(places.store, name), None)) is not None:
+            raise BadConfigError(
+                f"{EXPERIMENTS}/{name} stays: {other.place} was made from {rests_on(other, ours)}. Remove that "
+                "experiment first; where its results are not needed any more: --force"
+            )
+    except DamagedObjectError as error:
+        if not options.force:
+            raise BadConfigError(
+                f"{EXPERIMENTS}/{name} stays: whether something else rests on it cannot be told. {error}; where it is "
+                "not needed any more: --force"
+            ) from error
+        console.print(f"whether something else rests on it could not be told: {error}", soft_wrap=True, markup=False)
     if not options.force and (place := next(under_way(places.store, name, datetime.now(UTC)), None)) is not None:
         raise BadConfigError(
             f"{EXPERIMENTS}/{name} stays: {place.name} has no result, and was written at "
@@ -104,26 +115,6 @@ def _remove(options: argparse.Namespace, places: Places, console: Console) -> in
     _delete(places.store, objects)
     console.print(f"removed {len(objects)} objects, {size}; the data that nothing else names: mlops datasets gc")
     return 0
-
-
-def _check_others(store: Store, name: str) -> None:
-    """
-    Check that no other experiment's result rests on what this one has made.
-
-    :raises BadConfigError: where one does, or nobody can tell
-    """
-    try:
-        other = next(of_others(store, name), None)
-    except DamagedObjectError as error:
-        raise BadConfigError(
-            f"{EXPERIMENTS}/{name} stays: whether another experiment rests on it cannot be told. {error}; where it is "
-            "not needed any more: --force"
-        ) from error
-    if other is not None:
-        raise BadConfigError(
-            f"{EXPERIMENTS}/{name} stays: {other.place} was made from {rests_on(other, f'{EXPERIMENTS}/{name}/')}. "
-            "Remove that experiment first; where its results are not needed any more: --force"
-        )
 
 
 def _expire(options: argparse.Namespace, places: Places, console: Console) -> int:
@@ -188,7 +179,7 @@ def _experiments(store: Store, asked: str | None, *, whole: bool = False) -> Seq
     :param whole: one must be named
     :raises BadConfigError: where there is no such one
     """
-    known = [f"{user}/{name}" for user in store.folders(EXPERIMENTS) for name in store.folders(f"{EXPERIMENTS}/{user}")]
+    known = list(experiments(store))
     if asked is None:
         return known
     asked = asked.removeprefix(f"{EXPERIMENTS}/")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
@@ -14,6 +15,7 @@ from mlops.store_errors import DamagedObjectError
 
 _LEAVES: Final = ("train", "evaluate", "budgets")
 """What no step takes that has begun before it was there. The rest may be what a run takes that has no result yet."""
+_READERS: Final = 16
 _RUNS: Final = timedelta(days=1)
 """So long after it has written something a step without a result may still run."""
 
@@ -39,10 +41,13 @@ class Place:
     def num_bytes(self) -> int:
         return sum(each.num_bytes for each in self.objects)
 
+    @property
+    def has_result(self) -> bool:
+        return any(each.key == f"{self.name}/{REF_FILE}" for each in self.objects)
+
     def may_run(self, now: datetime) -> bool:
         """Whether a step may be at work there: it has no result, and has written something lately."""
-        has_result = any(each.key == f"{self.name}/{REF_FILE}" for each in self.objects)
-        return self.is_step and not has_result and self.written >= now - _RUNS
+        return self.is_step and not self.has_result and self.written >= now - _RUNS
 
 
 @dataclass(kw_only=True, slots=True)
@@ -70,22 +75,21 @@ def expired(store: Store, asked: Sequence[str], before: datetime, now: datetime)
     places: dict[str, list[Place]] = {}
     rested = set[str]()
     # Of all: one may rest on another one's, also of another user.
-    for user in store.folders(EXPERIMENTS):
-        for name in store.folders(f"{EXPERIMENTS}/{user}"):
-            places[f"{user}/{name}"] = list(_places(store, f"{user}/{name}"))
-            for place in places[f"{user}/{name}"]:
-                if not place.is_step or place.written < before:
-                    continue
-                told = found.get(user, Expired())
-                try:
-                    ref = store.committed(place.name)
-                except DamagedObjectError as error:
-                    told.damaged.append(str(error))
-                    continue
-                if ref is not None:
-                    rested |= _lineage(ref)
-                elif place.may_run(now):
-                    told.running.append(place)
+    for name in experiments(store):
+        places[name] = list(_places(store, name))
+        for place in places[name]:
+            if not place.is_step or place.written < before:
+                continue
+            told = found.get(name.split("/")[0], Expired())
+            try:
+                ref = store.committed(place.name)
+            except DamagedObjectError as error:
+                told.damaged.append(str(error))
+                continue
+            if ref is not None:
+                rested |= _lineage(ref)
+            elif place.may_run(now):
+                told.running.append(place)
     for ref in judged(store, f"{EXPERIMENTS}/"):
         rested |= _lineage(ref)
     for name in asked:
@@ -98,6 +102,11 @@ def expired(store: Store, asked: Sequence[str], before: datetime, now: datetime)
     return found
 
 
+def experiments(store: Store) -> Iterator[str]:
+    """Yield the names of all experiments, ``USER/...``."""
+    return (f"{user}/{name}" for user in store.folders(EXPERIMENTS) for name in store.folders(f"{EXPERIMENTS}/{user}"))
+
+
 def under_way(store: Store, name: str, now: datetime) -> Iterator[Place]:
     """
     Yield the places of steps of an experiment that may run.
@@ -108,12 +117,19 @@ def under_way(store: Store, name: str, now: datetime) -> Iterator[Place]:
 
 
 def judged(store: Store, below: str) -> Iterator[ReportRef]:
-    """Return the evaluations of pipelines' own runs that rest on anything below a place (``mlops register``)."""
-    for pipeline in store.folders("pipelines"):
-        for key in store.folders(f"pipelines/{pipeline}/evaluate"):
-            ref = store.committed(f"pipelines/{pipeline}/evaluate/{key}")
-            if isinstance(ref, ReportRef) and rests_on(ref, below):
-                yield ref
+    """
+    Yield the evaluations of pipelines' own runs that rest on anything below a place (``mlops register``).
+
+    :raises DamagedObjectError: after all others, where one of them cannot be read
+    """
+    places = (
+        f"pipelines/{pipeline}/evaluate/{key}"
+        for pipeline in store.folders("pipelines")
+        for key in store.folders(f"pipelines/{pipeline}/evaluate")
+    )
+    for ref in _committed(store, places):
+        if isinstance(ref, ReportRef) and rests_on(ref, below):
+            yield ref
 
 
 def of_others(store: Store, name: str) -> Iterator[Ref]:
@@ -121,16 +137,40 @@ def of_others(store: Store, name: str) -> Iterator[Ref]:
     Yield the results of other experiments that rest on what an experiment has made (``mlops run --dataset``).
 
     :param name: of the experiment, ``USER/...``
-    :raises DamagedObjectError: where one of them cannot be read, so that nobody knows what it rests on
+    :raises DamagedObjectError: after all others, where one of them cannot be read: nobody knows what it rests on
     """
-    for user in store.folders(EXPERIMENTS):
-        for other in store.folders(f"{EXPERIMENTS}/{user}"):
-            if f"{user}/{other}" == name:
-                continue
-            for place in _places(store, f"{user}/{other}"):
-                ref = store.committed(place.name) if place.is_step else None
-                if ref is not None and rests_on(ref, f"{EXPERIMENTS}/{name}/"):
-                    yield ref
+    places = (
+        place.name
+        for other in experiments(store)
+        if other != name
+        for place in _places(store, other)
+        if place.has_result
+    )
+    return (ref for ref in _committed(store, places) if rests_on(ref, f"{EXPERIMENTS}/{name}/"))
+
+
+def _committed(store: Store, places: Iterable[str]) -> Iterator[Ref]:
+    """
+    Yield the refs of those places that have one, many read at once: of each night of each pipeline there may be one.
+
+    :raises DamagedObjectError: after all others, where one of them cannot be read
+    """
+
+    def read(place: str) -> Ref | DamagedObjectError | None:
+        try:
+            return store.committed(place)
+        except DamagedObjectError as error:
+            return error
+
+    damaged: DamagedObjectError | None = None
+    with ThreadPoolExecutor(_READERS) as pool:
+        for found in pool.map(read, places):
+            if isinstance(found, DamagedObjectError):
+                damaged = found
+            elif found is not None:
+                yield found
+    if damaged is not None:
+        raise damaged
 
 
 def rests_on(ref: Ref, below: str) -> str | None:

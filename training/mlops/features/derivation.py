@@ -220,7 +220,7 @@ class Derivation:
 def _same_kind(given: pl.DataType, dtype: pl.DataType) -> bool:
     """
     Tell whether a cast, which fails on what it cannot read, keeps the meaning of each value. A number as text, or as an
-    instant, has another one; so has a category as a number, and a time of day in another zone.
+    instant, has another one; so has a category as a number, and a time without an offset as one with it.
     """
     if dtype in _TEXTS:
         return given in _TEXTS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ import pyarrow as pa
 from mlops.contract.section import check_section
 from mlops.contract.sources import FileSource
 from mlops.contract.step import BadConfigError, BadDataError
+from mlops.data.engine.dtypes import zone_of
 from mlops.data.sources import SourceTable, read_source
 from mlops.data.sources.numerals import has_comma
 from mlops.data.sources.records import instant
@@ -25,6 +25,7 @@ from mlops.data.sources.window import Window
 
 MOST_ROWS: Final = 200_000
 """Rows whose values are looked at, the first of the table."""
+_CODECS: Final = {".gz": "gzip", ".zst": "zstd"}
 _SEPARATORS: Final = (",", ";", "\t", "|")
 _CENTURY: Final = 36_500
 _LONGEST_LINE: Final = 1 << 20
@@ -64,7 +65,7 @@ class Table:
         if dtype == pl.String:
             found = self.rows.select(instant(name, dtype, "UTC").alias("all"), instant(name, dtype, None).alias("some"))
             return found["some"].null_count() > found["all"].null_count()
-        return not (isinstance(dtype, pl.Datetime) and dtype.time_zone is not None)
+        return zone_of(dtype) is None
 
     def _instants(self, rows: pl.LazyFrame, name: str) -> pl.Series:
         return rows.select(instant(name, self.rows.schema[name], "UTC")).collect(engine="streaming").to_series()
@@ -125,10 +126,8 @@ def _separator(path: Path) -> str:
                 if len(members) != 1:  # the source says so
                     return ","
                 file: Any = opened.enter_context(archive.open(members[0]))
-            elif path.suffix == ".gz":
-                file = opened.enter_context(gzip.open(path))
-            elif path.suffix == ".zst":
-                file = opened.enter_context(pa.input_stream(str(path), compression="zstd"))
+            elif path.suffix in _CODECS:
+                file = opened.enter_context(pa.input_stream(str(path), compression=_CODECS[path.suffix]))
             elif path.suffix == ".csv":
                 file = opened.enter_context(path.open("rb"))
             else:

@@ -93,7 +93,7 @@ class Follower:
         self._logs: dict[str, PodLog] = {}
         self._log_tasks: dict[str, asyncio.Task[None]] = {}
         self._over: dict[str, asyncio.Event] = {}
-        """Set when a pod is over, for the pods whose logs are followed."""
+        """Set when the step's container of a pod has ended, or the pod is gone; of the pods whose logs are followed."""
         self._hints = Hints(api, followed.uid, self._say)
         self._waiting: str | None = None
         self._waited_for: set[str] = set()

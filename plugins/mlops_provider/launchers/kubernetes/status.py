@@ -36,7 +36,7 @@ class Ending:
     is_over: bool = True
     """Whether the cluster is done with the Job, or it was given up."""
     failure: Mapping[str, Any] | None = None
-    """The first pod's last words, without details."""
+    """Last words of the first pod to fail that has left some, without details; else those of the last pod to end."""
     failed_nodes: Sequence[str] = ()
     """One name for each pod that failed by itself."""
 
@@ -59,6 +59,12 @@ def container_state(pod: Manifest) -> Manifest:
     return next((status.get("state") or {} for status in statuses if status["name"] == CONTAINER), {})
 
 
+def _terminated(pod: Manifest) -> Manifest:
+    """How the step's container has ended; empty where it has not."""
+    ended: Manifest = container_state(pod).get("terminated") or {}
+    return ended
+
+
 def has_started(pod: Manifest) -> bool:
     """Whether there is a log to read."""
     return any(kind in container_state(pod) for kind in ("running", "terminated"))
@@ -75,19 +81,19 @@ def has_ended(pod: Manifest) -> bool:
 
 def has_succeeded(pod: Manifest) -> bool:
     """Whether the step's container has."""
-    ended = container_state(pod).get("terminated")
-    return bool(pod.get("status", {}).get("phase") == "Succeeded" or (ended and ended.get("exitCode") == 0))
+    ended = _terminated(pod)
+    return bool(pod.get("status", {}).get("phase") == "Succeeded" or ended.get("exitCode") == 0)
 
 
 def has_failed(pod: Manifest) -> bool:
     """Whether the step's container has, without being asked to end."""
-    ended = container_state(pod).get("terminated") or {}
+    ended = _terminated(pod)
     return bool(ended.get("exitCode")) and not pod["metadata"].get("deletionTimestamp")
 
 
 def is_the_last_word(pod: Manifest) -> bool:
     """Whether the step's container has said what failed: no other pod can mend it."""
-    return bool((container_state(pod).get("terminated") or {}).get("exitCode") == FAILED)
+    return bool(_terminated(pod).get("exitCode") == FAILED)
 
 
 def other_containers(pod: Manifest) -> list[str]:
@@ -135,10 +141,10 @@ def how_it_died(pod: Manifest) -> str | None:
     disruption = condition(pod, "DisruptionTarget")
     if disruption is not None:
         return f"{name} on {node} was taken away ({disruption.get('reason')}: {disruption.get('message', '')})"
-    ended = container_state(pod).get("terminated")
-    if pod.get("status", {}).get("phase") != "Failed" and not (ended and ended.get("exitCode")):
+    ended = _terminated(pod)
+    if pod.get("status", {}).get("phase") != "Failed" and not ended.get("exitCode"):
         return None
-    if ended is None:
+    if not ended:
         status = pod["status"]
         return f"{name} on {node} failed ({_sentence(status.get('reason', 'no reason given'), status.get('message'))})"
     # The kubelet's own reason, e.g. a full volume.
@@ -149,7 +155,7 @@ def how_it_died(pod: Manifest) -> str | None:
 
 def is_own_failure(pod: Manifest) -> bool:
     """Whether the pod, or its node, failed: it was not taken away or asked to end, and did not say what is wrong."""
-    ended = container_state(pod).get("terminated") or {}
+    ended = _terminated(pod)
     failed = pod.get("status", {}).get("phase") == "Failed" and condition(pod, "DisruptionTarget") is None
     too_big = ended.get("reason") == "OOMKilled" or pod["status"].get("reason") in ("Evicted", "DeadlineExceeded")
     return failed and not too_big and ended.get("exitCode") not in (FAILED, INTERRUPTED)
@@ -157,7 +163,7 @@ def is_own_failure(pod: Manifest) -> bool:
 
 def was_taken_away(pod: Manifest) -> bool:
     """Whether the pod was evicted, preempted or deleted: it is replaced, and not counted."""
-    ended = container_state(pod).get("terminated") or {}
+    ended = _terminated(pod)
     return condition(pod, "DisruptionTarget") is not None or ended.get("exitCode") == INTERRUPTED
 
 
@@ -187,11 +193,11 @@ def last_words(pods: Iterable[Manifest]) -> Mapping[str, Any] | None:
 
 
 def _ended_at(pod: Manifest) -> str:
-    return (container_state(pod).get("terminated") or {}).get("finishedAt") or ""
+    return _terminated(pod).get("finishedAt") or ""
 
 
 def _message(pod: Manifest) -> Mapping[str, Any] | None:
-    ended = container_state(pod).get("terminated") or {}
+    ended = _terminated(pod)
     try:
         return asdict(Failure(**json.loads(ended.get("message") or "")))
     except (json.JSONDecodeError, TypeError):  # another program's, or none

@@ -50,7 +50,7 @@ class JobView:
     @property
     def is_whole(self) -> bool:
         """Whether the Job and its pods have been seen."""
-        return len(self._seen) == len((JOBS, PODS))
+        return self._seen == {JOBS, PODS}
 
     async def watch_job(self) -> None:
         async for jobs in self._api.watch(JOBS, partial(self._on_trouble, JOBS), **self._of_job):

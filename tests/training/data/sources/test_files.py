@@ -273,6 +273,16 @@ def test_a_file_that_is_no_such_file_is_named(read: Read, tmp_path: Path, suffix
         read(path=f"t.{suffix}")
 
 
+def test_a_zip_with_a_password_is_bad_data(read: Read, tmp_path: Path) -> None:
+    """Broken: a delivery that nobody can unpack is tried again all night, and answered by a traceback."""
+    data = bytearray(packed(CSV, "t.csv.zip"))
+    for signature, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.index(signature) + flags] |= 1
+    (tmp_path / "t.csv.zip").write_bytes(data)
+    with pytest.raises(BadDataError, match=r"source 's': cannot read .*t\.csv\.zip: .*password required"):
+        read(path="t.csv.zip", event_time="at")
+
+
 def test_files_that_differ_are_both_named(read: Read, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y\n1,2\n")
     (tmp_path / "b.csv").write_text("x\n1\n")
@@ -363,6 +373,12 @@ def test_parquet_and_packed_files_come_from_a_bucket_too(read: Read, s3: str, tm
     obstore.put(bucket, "t.jsonl.gz", gzip.compress(JSONL.encode()))
     assert rows(read(path=f"{s3}/{tmp_path.name}/*.parquet"))["n"].to_list() == [1, 2]
     assert rows(read(path=f"{s3}/{tmp_path.name}/t.jsonl.gz", event_time="at"))["n"].to_list() == [1, 2]
+
+
+def test_what_a_store_answers_is_told_in_a_line(read: Read, s3: str) -> None:
+    """Broken: somebody reads HTTP's 404, and not that the bucket is another one."""
+    with pytest.raises(SourceError, match="cannot list s3://absent: .*: NoSuchBucket: [^<\n]*$"):
+        read(path="s3://absent/t.csv")
 
 
 def test_only_the_recorded_object_is_read(s3: str, tmp_path: Path) -> None:
@@ -488,6 +504,7 @@ def test_a_file_replaced_by_one_of_the_same_age_is_noticed(read: Read, tmp_path:
         pytest.param(["1", "0.5", "true"], pl.String, id="all three"),
         pytest.param(["true", "0.5"], pl.String, id="fractions"),
         pytest.param(["0", "false"], pl.String, id="whole numbers"),
+        pytest.param(["true", "0.5", "null"], pl.String, id="nulls too"),
         pytest.param(["true", "false"], pl.Boolean, id="booleans only"),
     ],
 )
@@ -497,7 +514,7 @@ def test_true_beside_numbers_is_text_however_the_rows_are_cut(
 ) -> None:
     """Broken: equal rows in other files are another snapshot, and true becomes 1.0 without a word."""
     field = '{"v": [{"x": %s}], "n": 1}' if deep else '{"v": %s, "n": 1}'
-    expected = values if dtype == pl.String else [value == "true" for value in values]
+    expected = [(None if value == "null" else value) if dtype == pl.String else value == "true" for value in values]
     for cuts in ([0, len(values)], [*range(len(values) + 1)]):
         folder = f"{len(cuts)}"
         (tmp_path / folder).mkdir()

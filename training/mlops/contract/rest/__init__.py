@@ -43,6 +43,7 @@ from mlops.contract.rest.runs import (
     MOST_NOTE_CHARACTERS,
     MOST_RUNS,
     MOST_SEEDS,
+    NOTE_CUT,
     EndedStep,
     NewRun,
     Priority,
@@ -54,6 +55,7 @@ from mlops.contract.rest.runs import (
     SubmittedRun,
     Task,
     cancelled_by,
+    cut_note,
     with_budget,
     with_cancellation,
 )
@@ -78,6 +80,7 @@ __all__ = [
     "MOST_POINTS",
     "MOST_RUNS",
     "MOST_SEEDS",
+    "NOTE_CUT",
     "PROBLEM_TYPE",
     "STANDINGS",
     "Asked",
@@ -144,6 +147,7 @@ __all__ = [
     "Value",
     "Verdict",
     "cancelled_by",
+    "cut_note",
     "with_budget",
     "with_cancellation",
 ]

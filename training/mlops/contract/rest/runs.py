@@ -36,7 +36,8 @@ _DEEPEST: Final = 20
 """Levels of settings within settings."""
 MOST_NOTE_CHARACTERS: Final = 1000
 """Of the note of a run: Airflow takes no more."""
-_CUT: Final = " ..."
+NOTE_CUT: Final = " ..."
+"""Ends what was cut off."""
 _CANCELLED: Final = "cancelled by "
 _SEARCH: Final = "search: "
 """Begin lines of a run's note."""
@@ -59,11 +60,14 @@ def with_budget(note: str | None, budget: str, user: str) -> str:
     return _with_line("\n".join(others), f"{_SEARCH}{budget}, by {user}")
 
 
+def cut_note(note: str, most: int) -> str:
+    """Return as much of a note, or of a part of one, as fits into so many characters."""
+    return note if len(note) <= most else f"{note[: max(most - len(NOTE_CUT), 0)]}{NOTE_CUT}"
+
+
 def _with_line(note: str, line: str) -> str:
     """Return a note with another line at its end; where both do not fit, the note is cut."""
-    room = MOST_NOTE_CHARACTERS - len(line) - 1
-    if len(note) > room:
-        note = f"{note[: max(room - len(_CUT), 0)]}{_CUT}"
+    note = cut_note(note, MOST_NOTE_CHARACTERS - len(line) - 1)
     return f"{note}\n{line}" if note else line
 
 

@@ -12,6 +12,7 @@ import glob
 import hashlib
 import shutil
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -23,6 +24,7 @@ import pyarrow as pa
 from obstore.exceptions import PreconditionError
 from obstore.store import from_url
 
+from mlops.contract.outages import store_cause
 from mlops.contract.sources import FileSource, WholeFilesSource
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.sources.csv_lines import short_row
@@ -147,7 +149,7 @@ class Files(SourceReader[FilesT], Generic[FilesT]):
         try:
             listed = [entry for page in obstore.list(from_url(folder)) for entry in page]
         except Exception as error:
-            raise SourceError(f"source {self.name!r}: cannot list {folder}: {_first_line(error)}") from error
+            raise SourceError(f"source {self.name!r}: cannot list {folder}: {store_cause(error)}") from error
         matching = (
             entry
             for entry in sorted(listed, key=lambda entry: str(entry["path"]))
@@ -284,7 +286,7 @@ class FilePiece:
                 f"source {self.source!r}: {self.place} was replaced while it was read; it will be retried"
             ) from error
         except Exception as error:
-            raise SourceError(f"source {self.source!r}: cannot read {self.place}: {_first_line(error)}") from error
+            raise SourceError(f"source {self.source!r}: cannot read {self.place}: {store_cause(error)}") from error
         return file
 
     def _unpacked(self, packed: Path, compression: str, kind: str) -> Path:
@@ -300,7 +302,8 @@ class FilePiece:
                     codec = {".gz": "gzip", ".zst": "zstd"}[compression]
                     with pa.input_stream(str(packed), compression=codec) as unpacking:
                         shutil.copyfileobj(cast(IO[bytes], unpacking), target, 1 << 20)
-        except (OSError, EOFError, zipfile.BadZipFile) as error:
+        # RuntimeError: a zip with a password, or packed in a way that Python does not know.
+        except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
             raise BadDataError(f"source {self.source!r}: cannot read {self.place}: {error}") from error
         return file
 
@@ -332,7 +335,3 @@ def _identity(home: Path, name: str) -> dict[str, Any]:
 
 def _stamp(path: Path) -> int:
     return path.stat().st_mtime_ns
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n", 1)[0]

@@ -7,49 +7,45 @@ which would give equal rows another version at each read.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
 
-from mlops.data.engine.dtypes import instance_of
-from mlops.data.sources.long_numbers import FieldPath, leaves
+from mlops.data.sources.long_numbers import FieldPath, leaves, retyped
 
 
-def boolean_fields(documents: pl.Series, decoded: pl.Series) -> set[FieldPath]:
+def boolean_fields(documents: pl.Series, dtype: pl.DataType, fields: Mapping[FieldPath, pl.Series]) -> set[FieldPath]:
     """
     Return the fields that hold true or false, except beside words, where they are text anyway.
 
     :param documents: JSON objects
-    :param decoded: the same, as structs; booleans that stand beside numbers are numbers or text already
+    :param dtype: the type that they were decoded to
+    :param fields: their :func:`leaves`; booleans that stand beside numbers are numbers or text already
     """
-    kinds = dict(leaves(decoded))
+    some = documents.filter(documents.str.contains("true|false"))
+    if some.is_empty():
+        return set()
     found = {
         path
-        for path, values in kinds.items()
+        for path, values in fields.items()
         if values.dtype == pl.Boolean or (values.dtype == pl.String and _is_mixed(values))
     }
-    numeric = {path for path, values in kinds.items() if values.dtype.is_numeric()}
-    some = documents.filter(documents.str.contains("true|false"))
-    if not numeric or some.is_empty():
+    numeric = {path for path, values in fields.items() if values.dtype.is_numeric()}
+    if not numeric:
         return found
     # Once more, with numbers as text, in which a true among them is still one.
-    written = some.str.json_decode(_numbers_as_text(decoded.dtype))
+    written = some.str.json_decode(retyped(dtype, lambda leaf, _: pl.String() if leaf.is_numeric() else leaf))
     return found | {path for path, values in leaves(written) if path in numeric and _booleans(values).any()}
 
 
 def _is_mixed(values: pl.Series) -> bool:
-    """Tell whether texts are both booleans and numbers, and nothing else."""
+    """Tell whether texts are both booleans and numbers, and nothing else but nulls."""
     booleans = _booleans(values)
-    others = values.filter(~booleans)
-    return bool(booleans.any() and len(others) and others.cast(pl.Float64, strict=False).is_not_null().all())
+    if not booleans.any():
+        return False
+    others = values.filter(~booleans)  # without nulls, of which is_in says neither
+    return bool(len(others) and others.cast(pl.Float64, strict=False).is_not_null().all())
 
 
 def _booleans(values: pl.Series) -> pl.Series:
-    return values.is_in(["true", "false"]).fill_null(False)
-
-
-def _numbers_as_text(dtype: pl.DataType) -> pl.DataType:
-    match dtype:
-        case pl.Struct(fields=fields):
-            return pl.Struct({each.name: _numbers_as_text(instance_of(each.dtype)) for each in fields})
-        case pl.List(inner=inner):
-            return pl.List(_numbers_as_text(instance_of(inner)))
-    return pl.String() if dtype.is_numeric() else dtype
+    return values.is_in(["true", "false"])

@@ -7,7 +7,7 @@ Where a column holds such numbers beside fractions, no type of numbers holds bot
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final
 
 import polars as pl
@@ -28,15 +28,15 @@ def is_long(number: pl.Expr) -> pl.Expr:
     return number.str.contains(_WHOLE) & (number.cast(pl.Float64, strict=False).abs() >= LIMIT)
 
 
-def long_fields(documents: pl.Series, decoded: pl.Series) -> dict[FieldPath, int]:
+def long_fields(documents: pl.Series, fields: Mapping[FieldPath, pl.Series]) -> dict[FieldPath, int]:
     """
     Return the fields with whole numbers that a float would change, each with one of them.
 
     :param documents: JSON objects
-    :param decoded: the same, as structs; numbers that stand beside fractions are floats already
+    :param fields: their :func:`leaves`; numbers that stand beside fractions are floats already
     """
     found: dict[FieldPath, int] = {}
-    for path, values in leaves(decoded):
+    for path, values in fields.items():
         if not values.dtype.is_numeric():
             continue
         long = values.filter((values >= LIMIT) | (values <= -LIMIT))
@@ -66,17 +66,12 @@ def with_text(
     changed: list[FieldPath] = []
 
     def exact(dtype: pl.DataType, path: FieldPath) -> pl.DataType:
-        match dtype:
-            case pl.Struct(fields=fields):
-                return pl.Struct({f.name: exact(instance_of(f.dtype), (*path, f.name)) for f in fields})
-            case pl.List(inner=inner):
-                return pl.List(exact(instance_of(inner), (*path, None)))
         if (dtype.is_float() and path in long) or (dtype != pl.Boolean and path in boolean):
             changed.append(path)
             return pl.String()
         return dtype
 
-    return pl.Schema({name: exact(dtype, (name,)) for name, dtype in schema.items()}), changed
+    return pl.Schema({name: retyped(dtype, exact, (name,)) for name, dtype in schema.items()}), changed
 
 
 def leaves(values: pl.Series, path: FieldPath = ()) -> Iterator[tuple[FieldPath, pl.Series]]:
@@ -89,6 +84,18 @@ def leaves(values: pl.Series, path: FieldPath = ()) -> Iterator[tuple[FieldPath,
             yield from leaves(values.explode(), (*path, None))
         case _:
             yield path, values
+
+
+def retyped(
+    dtype: pl.DataType, change: Callable[[pl.DataType, FieldPath], pl.DataType], path: FieldPath = ()
+) -> pl.DataType:
+    """Return a type with others for its :func:`leaves`, which ``change`` gives by type and path."""
+    match dtype:
+        case pl.Struct(fields=fields):
+            return pl.Struct({f.name: retyped(instance_of(f.dtype), change, (*path, f.name)) for f in fields})
+        case pl.List(inner=inner):
+            return pl.List(retyped(instance_of(inner), change, (*path, None)))
+    return change(dtype, path)
 
 
 def _at(value: Any, path: Sequence[str | None]) -> Iterator[int]:

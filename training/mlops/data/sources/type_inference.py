@@ -10,7 +10,7 @@ import polars as pl
 
 from mlops.contract.step import BadDataError
 from mlops.data.sources.json_booleans import boolean_fields
-from mlops.data.sources.long_numbers import FieldPath, is_long, long_fields
+from mlops.data.sources.long_numbers import FieldPath, is_long, leaves, long_fields
 from mlops.data.sources.numerals import has_comma, numeral
 from mlops.data.sources.records import Records, instant
 from mlops.data.sources.source import DOCUMENT, Piece, reading
@@ -93,8 +93,9 @@ def fields_of(piece: Piece, records: Records) -> Fields:
             decoded = batch[DOCUMENT].str.json_decode(infer_schema_length=None)
             assert isinstance(decoded.dtype, pl.Struct), "other documents were refused"
             schema = merged(schema, pl.Schema(decoded.dtype))
-            long = long_fields(batch[DOCUMENT], decoded) | long
-            boolean |= boolean_fields(batch[DOCUMENT], decoded)
+            fields = dict(leaves(decoded))
+            long = long_fields(batch[DOCUMENT], fields) | long
+            boolean |= boolean_fields(batch[DOCUMENT], decoded.dtype, fields)
     if taken := sorted(set(schema) & (set(columns) - {DOCUMENT})):
         raise BadDataError(
             f"source {records.source!r}: {piece.place} has a field {taken[0]!r}, which is the name of a column that "
