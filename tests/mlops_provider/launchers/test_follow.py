@@ -269,3 +269,23 @@ def test_a_gang_goes_on_without_a_pod_whose_sidecar_runs(follow: Any, code: int,
 
     ending, _ = follow(cluster, end, fewest=2)
     assert ending.succeeded is goes_on, ending
+
+
+def test_who_is_told_to_stop_while_something_changes_stops(asked: Asked) -> None:
+    """Broken: Airflow tells a trigger once that its task was given up, and the Job runs on for ever."""
+    cluster = Cluster([pod(0, "Running", RUNNING)])
+
+    async def use(api: Api) -> None:
+        followed = Followed(name="job", uid="uid", place="p", fewest=1, start_timeout_seconds=TIMEOUT_SECONDS)
+        follower = Follower(api, followed, lambda line: None)
+        following = asyncio.create_task(follower.run())
+        await cluster.watched.wait()
+        await asyncio.sleep(0.5)
+        follower._changed.set()
+        following.cancel("given up")
+        done, _ = await asyncio.wait([following], timeout=10)
+        assert done, "it follows on"
+        with pytest.raises(asyncio.CancelledError, match="given up"):
+            await following
+
+    asked(cluster.answer, use)

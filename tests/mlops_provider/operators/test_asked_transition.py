@@ -135,7 +135,7 @@ def test_no_other_entry_is_signed(name: str, field: str) -> None:
         pytest.param(asked("promote", canary_minutes=30), BEFORE, {}, "not been the canary for 30", id="no canary"),
         pytest.param(asked("promote", canary_minutes=90), CANARY_BEFORE, {}, "not been the canary for 90", id="short"),
         pytest.param(asked("promote", champion="2"), BEFORE, {}, "the champion before it was 3, not 2", id="contest"),
-        pytest.param(asked("promote"), BEFORE, {"at": (NOW + timedelta(hours=1)).isoformat()}, "yet to come",
+        pytest.param(asked("promote"), BEFORE, {"at": (NOW + timedelta(days=9)).isoformat()}, "yet to come",
                      id="future"),
         pytest.param(asked("promote"), BEFORE, {"at": (NOW - timedelta(hours=1)).isoformat()}, "before that of",
                      id="past"),

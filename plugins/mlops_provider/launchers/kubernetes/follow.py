@@ -125,8 +125,10 @@ class Follower:
         ]
         try:
             while (ending := await self._ending_for_sure()) is None and not self._is_removed():
+                # Not wait_for: up to Python 3.11 it passes over a cancellation that comes with the change.
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), TICK_SECONDS)
+                    async with asyncio.timeout(TICK_SECONDS):
+                        await self._changed.wait()
                 self._changed.clear()
                 for watch in watches:
                     if watch.done():
@@ -383,10 +385,10 @@ class Follower:
         for uid, task in self._log_tasks.items():
             if not task.done():
                 task.cancel()
-                with suppress(TimeoutError, asyncio.CancelledError):
-                    await task
+                await asyncio.wait([task])
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._logs[uid].finish(), LOG_END_SECONDS)
+                    async with asyncio.timeout(LOG_END_SECONDS):
+                        await self._logs[uid].finish()
 
     def _say(self, text: str) -> None:
         self._on_line(f"[kubernetes] {text}")

@@ -42,7 +42,8 @@ class PodLog:
             if over.is_set():
                 await asyncio.sleep(REOPEN_SECONDS)
             with suppress(TimeoutError):
-                await asyncio.wait_for(over.wait(), REOPEN_SECONDS)
+                async with asyncio.timeout(REOPEN_SECONDS):
+                    await over.wait()
 
     async def finish(self) -> None:
         """What is left of the log of a container that has ended, where the stream does not give it."""
